@@ -1,0 +1,107 @@
+# `make run` and `make test` are all that a newcomer needs; `make` alone lists the rest.
+#
+# Nothing here needs privileges. Everything lands in .venv/ and tools/bin/, which git ignores.
+
+PYTHON ?= python3
+GO     ?= go
+# Passed on to the program that a target starts: make run ARGS="--listen 127.0.0.1:9000"
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
+WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer)
+GO_BUILD  := cd tools && CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run setup witnesses offer-witnesses test check format bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---- Running and testing ---------------------------------------------------------------------
+
+run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C ends it
+	@exec $(BIN)/nsq-gateway serve $(ARGS)
+
+setup: $(VENV)/.dev ## complete .venv with everything that tests, checks and benchmarks need
+
+witnesses: $(WITNESSES) ## build nsqd, nsqlookupd, nsqadmin 1.3.0 and go-nsq's consumer; needs Go
+
+test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, against a real nsqd too
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, architecture; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+
+format: setup ## write every file as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup witnesses ## measure beside the real nsqd and print ratios; needs Go and wrk
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# ---- The environment -------------------------------------------------------------------------
+# A stamp is younger than what it was made from; a changed list of requirements installs again.
+# The package itself is installed last, in place, by the build backend that the lists pin.
+
+# pip is what venv puts there last: a half-made environment is made again.
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "nsq-gateway needs Python 3.11 or later; name one with PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	    echo "Python's venv is missing; on Debian: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/pip
+	@echo "Installing what running needs into $(VENV) ..."
+	$(PIP) install --require-hashes --requirement requirements/run.txt
+	$(PIP) install --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "Installing what developing needs into $(VENV) ..."
+	$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+# ---- The witnesses ---------------------------------------------------------------------------
+
+tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin: tools/go.mod tools/go.sum
+	$(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
+
+tools/bin/go-nsq-consumer: tools/consumer/main.go tools/go.mod tools/go.sum
+	$(GO_BUILD) -o bin/$(@F) ./consumer
+
+# Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
+offer-witnesses:
+	@if command -v $(GO) >/dev/null; then \
+	    $(MAKE) --no-print-directory witnesses \
+	        || echo "WITNESS MISSING: nsqd could not be built (see above); its tests are skipped"; \
+	elif [ ! -x tools/bin/nsqd ]; then \
+	    echo "WITNESS MISSING: no Go to build nsqd with; its tests are skipped (Debian: golang-go)"; \
+	fi
+
+# ---- Upkeep ----------------------------------------------------------------------------------
+
+# One list serves Python 3.11 to 3.14 on every platform. run.txt takes its versions from dev.txt.
+LOCK := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --group build
+
+lock: .venv-lock/bin/uv ## pin requirements/*.txt anew from the ranges in pyproject.toml (ARGS=--upgrade)
+	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
+
+.venv-lock/bin/uv:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip --disable-pip-version-check --quiet install uv==0.13.8
+
+clean: ## remove everything that the targets above made
+	rm -rf $(VENV) .venv-lock tools/bin *.egg-info build dist .coverage
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +

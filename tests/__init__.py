@@ -1,0 +1,1 @@
+"""Tests, in folders as in gateway/; test_architecture.py holds the layout."""

@@ -1,0 +1,1 @@
+"""What several tests share: no test is here, and nothing of it is imported by the gateway."""

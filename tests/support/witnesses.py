@@ -1,0 +1,59 @@
+"""
+Outside programs that bear witness for the gateway: what is missing, and what that means.
+
+A test names its witness with a marker of the same name (``@pytest.mark.nsqd``). Without the
+witness the test is skipped and the last lines of the run say so; with ``CI=true`` it fails.
+A further witness is a further row of WITNESSES, and its marker in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support import nsqd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """A program that some tests need, named as their marker is."""
+
+    name: str
+    find: Callable[[], Path | None]
+    """Where the program is, or None."""
+    remedy: str
+    """What to do when it is missing."""
+
+    @property
+    def complaint(self) -> str:
+        """The sentence that a skipped or failed test gives as its reason."""
+        return f"witness {self.name} is missing: {self.remedy}"
+
+
+WITNESSES = (
+    Witness(
+        name="nsqd",
+        find=nsqd.nsqd_binary,
+        remedy="`make witnesses` builds it with Go (Debian: golang-go)",
+    ),
+)
+
+
+def in_ci() -> bool:
+    """Whether a missing witness is a failure: CI is ``true`` in the environment."""
+    return os.environ.get("CI") == "true"
+
+
+def require(markers: Iterable[str], *, ci: bool, witnesses: Iterable[Witness] = WITNESSES) -> None:
+    """Skip the running test, or fail it when *ci*, if a witness among its *markers* is missing."""
+    names = set(markers)
+    for witness in witnesses:
+        if witness.name not in names or witness.find() is not None:
+            continue
+        if ci:
+            pytest.fail(witness.complaint, pytrace=False)
+        pytest.skip(witness.complaint)

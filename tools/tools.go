@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package tools names the outside programs that tests and benchmarks measure the gateway against,
+// so that go.mod and go.sum pin them.
+package tools
+
+import (
+	_ "github.com/nsqio/nsq/apps/nsqadmin"
+	_ "github.com/nsqio/nsq/apps/nsqd"
+	_ "github.com/nsqio/nsq/apps/nsqlookupd"
+)
