@@ -1,0 +1,146 @@
+"""
+Every error that gateway code raises on purpose.
+
+GatewayError
+├─ SettingsError            a setting is missing or out of range (name, value, allowed range)
+├─ StartError               a part could not start (port taken, nothing at an address)
+├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
+├─ Forbidden                the caller may not do this, whatever the request says
+├─ Full                     no further socket is taken here
+├─ PublishError             a publish was not answered with OK
+│  ├─ Overloaded            a bounded queue is full; not published
+│  ├─ NoBroker              no broker connection is usable; not published
+│  ├─ BrokerRefused         an E_… frame answered it; not published
+│  └─ OutcomeUnknown        written, and no answer came; published or not, nobody knows
+├─ BrokerUnreachable        a TCP connection to a broker could not be made or kept
+└─ ProtocolError
+   ├─ LocalProtocolError    our side asked for something V2 forbids now: a bug here
+   └─ RemoteProtocolError   the peer broke V2 (code and description as they go on the wire)
+
+Pure code raises only these, and gives expected outcomes as values. HTTP statuses and WebSocket
+close codes are chosen in one place, web/faults.py.
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Root of the tree; *retryable* says whether the same request may succeed later."""
+
+    retryable = False
+
+
+class SettingsError(GatewayError):
+    """A setting has a value that cannot be used."""
+
+    def __init__(self, name: str, value: object, *, allowed: str) -> None:
+        super().__init__(f"{name} is {value!r}; allowed: {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+
+
+class StartError(GatewayError):
+    """A part could not start; the text is one sentence that says what to do."""
+
+
+class InvalidRequest(GatewayError):
+    """
+    A request cannot be carried out as it stands.
+
+    *token* is nsqd's own word for it (``MSG_TOO_BIG``); the text explains it to a person, with
+    the value, the limit and its unit.
+    """
+
+    def __init__(self, token: str, detail: str) -> None:
+        super().__init__(detail)
+        self.token = token
+        self.detail = detail
+
+
+class Forbidden(GatewayError):
+    """The caller may not do this, however the request is spelled; the text says why."""
+
+
+class Full(GatewayError):
+    """No further socket is taken here now; the text says why."""
+
+
+class PublishError(GatewayError):
+    """A publish was not answered with OK; *token* is the short word for callers."""
+
+    token = "INTERNAL_ERROR"
+
+
+class Overloaded(PublishError):
+    """What waits to be published has reached its bound; nothing was written."""
+
+    token = "OVERLOADED"
+    retryable = True
+
+    def __init__(self, *, waiting_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"{waiting_bytes} bytes wait to be published, the limit is {limit_bytes} bytes; "
+            "nothing was published, try again later"
+        )
+        self.waiting_bytes = waiting_bytes
+        self.limit_bytes = limit_bytes
+
+
+class NoBroker(PublishError):
+    """No connection to any nsqd could take the publish; nothing was written."""
+
+    token = "NO_BROKER"
+    retryable = True
+
+
+class OutcomeUnknown(PublishError):
+    """The publish was written and no answer came: it may or may not be published."""
+
+    token = "OUTCOME_UNKNOWN"
+
+
+class BrokerRefused(PublishError):
+    """
+    The broker answered a command with an error frame.
+
+    *code* is NSQ's (``E_BAD_TOPIC``), *description* what the broker said after it.
+    """
+
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(f"{code} {description}".rstrip())
+        self.code = code
+        self.description = description
+
+
+class BrokerUnreachable(GatewayError):
+    """A connection to a broker could not be made, or has ended; *address* is host:port."""
+
+    retryable = True
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"nsqd at {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class ProtocolError(GatewayError):
+    """One side of a V2 connection left the protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our side asked for something that V2 does not allow in this state: a bug here."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """
+    The peer broke V2.
+
+    *code* and *description* are what a broker writes into its error frame, spelled as nsqd
+    spells them. A code that is empty means: close without a frame.
+    """
+
+    def __init__(self, code: str, description: str) -> None:
+        super().__init__(f"{code} {description}".strip())
+        self.code = code
+        self.description = description

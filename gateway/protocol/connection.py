@@ -1,0 +1,320 @@
+"""
+One V2 connection without its socket, in either role.
+
+The client's side sends commands and receives frames; the broker's side is its mirror. Bytes go in
+by `receive_data`, which gives what happened as a list, in order; `send` gives the bytes of what
+our side says. Both know the state of the connection, so neither says what V2 forbids.
+
+A list holds all that one read of the socket brought: messages that came in a row stand in one
+`MessagesArrived`. A peer's mistake is the list's last event, behind what was right.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.protocol.buffer import ReceiveBuffer
+from gateway.protocol.command_reader import CommandReader, Incomplete
+from gateway.protocol.commands import Command, Finish, Identify, encode_finishes
+from gateway.protocol.frames import ErrorFrame, Message, Response, encode_messages, parse_error
+from gateway.protocol.identify import Answer, parse_answer
+from gateway.protocol.states import State, advance
+from gateway.protocol.wire import (
+    FRAME_ERROR,
+    FRAME_HEAD,
+    FRAME_MESSAGE,
+    FRAME_RESPONSE,
+    HEARTBEAT,
+    MAGIC,
+    MESSAGE_FRAME_HEAD,
+    Limits,
+)
+
+
+class Role(enum.Enum):
+    """Which side of the connection is ours."""
+
+    CLIENT = "client"
+    BROKER = "broker"
+
+
+class Filter(Protocol):
+    """What lies between V2 and the socket after an upgrade: compression."""
+
+    def decode(self, data: bytes) -> bytes:
+        """
+        Return what *data* from the socket says; empty while it is incomplete.
+
+        Raises:
+            RemoteProtocolError: The peer does not speak this layer.
+        """
+
+    def encode(self, data: bytes) -> bytes:
+        """Return *data* as it goes to the socket, complete up to its last byte."""
+
+
+class MessagesArrived(msgspec.Struct, frozen=True):
+    """Messages that came in a row, at least one, in order."""
+
+    messages: list[Message]
+
+
+class HeartbeatArrived(msgspec.Struct, frozen=True):
+    """The broker asks for a sign of life; NOP is the answer."""
+
+
+class Identified(msgspec.Struct, frozen=True):
+    """The broker answered IDENTIFY; where the answer upgrades, reading has paused."""
+
+    answer: Answer
+
+
+class PeerViolated(msgspec.Struct, frozen=True):
+    """The peer broke V2; nothing behind this is read any more."""
+
+    error: RemoteProtocolError
+
+
+Event: TypeAlias = (
+    MessagesArrived | HeartbeatArrived | Identified | Response | ErrorFrame | Command | PeerViolated
+)
+
+_MAX_FRAME_BYTES = 2**28
+"""No broker sends such a frame; a peer that announces one speaks something else."""
+
+
+class V2Connection:
+    """Bytes in, events out; commands or frames in, bytes out."""
+
+    def __init__(self, role: Role, limits: Limits | None = None) -> None:
+        self.role = role
+        self.state = State.INIT
+        self._buffer = ReceiveBuffer()
+        self._filter: Filter | None = None
+        self._is_open = True
+        self._is_paused = False
+        self._unread = b""
+        self._unread_offset = 0
+        self._reader = CommandReader(limits or Limits())
+        self._expects_magic = role is Role.BROKER
+        self._expects_answer = False
+        self._upgrades_due = 0
+        self._refusal_at_eof: RemoteProtocolError | None = None
+        if self._expects_magic:
+            self._buffer.wait_for(b"", wanted_bytes=len(MAGIC))
+
+    # In
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Take in what the socket read and return what it says; empty while incomplete."""
+        if not self._is_open:
+            return []
+        if self._filter is not None:
+            try:
+                data = self._filter.decode(data)
+            except RemoteProtocolError as error:
+                return [self._violated(error)]
+        if self._is_paused:
+            self._buffer.hold(data)
+            return []
+        held = self._buffer.add(data)
+        return [] if held is None else self._read(held, 0)
+
+    def receive_eof(self) -> list[Event]:
+        """
+        Learn that nothing more comes: the socket's end, or its deadline.
+
+        A command that lacks a part of its body is a violation then, in the words of nsqd's
+        answer; half a line, and half a frame, is none.
+        """
+        if not self._is_open:
+            return []
+        self._is_open = False
+        return [PeerViolated(self._refusal_at_eof)] if self._refusal_at_eof is not None else []
+
+    def take_unread(self) -> bytes:
+        """Return the bytes that came behind the pause; a TLS layer reads them first."""
+        unread = self._unread[self._unread_offset :] + self._buffer.take_all()
+        self._unread, self._unread_offset = b"", 0
+        return unread
+
+    def upgrade(self, layer: Filter | None) -> list[Event]:
+        """
+        End the pause behind IDENTIFY; from the next byte on read and send through *layer*.
+
+        The broker's side pauses behind every IDENTIFY, since only its handler knows what it
+        will answer; the client's side behind an answer that upgrades, and where that names TLS
+        and compression, once more behind the OK that TLS is answered with. Returns what the
+        bytes that had come behind the pause say. With None the connection goes on as it is (TLS
+        lies below it and needs no filter).
+
+        Raises:
+            LocalProtocolError: There is no pause, or a layer lies there already.
+        """
+        if not self._is_paused or (layer is not None and self._filter is not None):
+            msg = "an upgrade needs the pause behind IDENTIFY, and there is one layer at most"
+            raise LocalProtocolError(msg)
+        if not self._is_open:
+            return []
+        self._is_paused = False
+        self._upgrades_due = max(0, self._upgrades_due - 1)
+        if layer is None and not len(self._buffer):
+            # Read on in place: a client may put thousands of IDENTIFY into one read, and to
+            # copy what is behind each would take the square of their number.
+            unread, offset = self._unread, self._unread_offset
+            self._unread, self._unread_offset = b"", 0
+            return self._read(unread, offset)
+        unread = self.take_unread()
+        if layer is None:
+            return self._read(unread, 0)
+        self._filter = layer
+        return self.receive_data(unread)
+
+    def _read(self, data: bytes, offset: int) -> list[Event]:
+        if self.role is Role.BROKER:
+            return self._commands(data, offset)
+        return self._frames(data, offset)
+
+    def _violated(self, error: RemoteProtocolError) -> PeerViolated:
+        self._is_open = False
+        return PeerViolated(error)
+
+    def _frames(self, data: bytes, offset: int) -> list[Event]:
+        events: list[Event] = []
+        row: list[Message] = []
+        unpack, head_bytes = MESSAGE_FRAME_HEAD.unpack_from, MESSAGE_FRAME_HEAD.size
+        end = len(data)
+        # The way of nearly all bytes: whole messages. It leaves the loop at anything else.
+        while True:
+            while end - offset >= head_bytes:
+                size, kind, timestamp_ns, attempts, message_id = unpack(data, offset)
+                behind = offset + 4 + size
+                if kind != FRAME_MESSAGE or behind > end or behind < offset + head_bytes:
+                    break
+                body = data[offset + head_bytes : behind]
+                row.append(Message(timestamp_ns, attempts, message_id, body))
+                offset = behind
+            if row:
+                events.append(MessagesArrived(row))
+                row = []
+            if end - offset < FRAME_HEAD.size:
+                self._buffer.wait_for(data[offset:], wanted_bytes=FRAME_HEAD.size)
+                return events
+            size, kind = FRAME_HEAD.unpack_from(data, offset)
+            violation = _bad_head(size, kind)
+            if violation is not None:
+                events.append(self._violated(violation))
+                return events
+            behind = offset + 4 + size
+            if behind > end:
+                self._buffer.wait_for(data[offset:], wanted_bytes=4 + size)
+                return events
+            events.append(self._frame(kind, data[offset + 8 : behind]))
+            offset = behind
+            if self._is_paused or not self._is_open:
+                self._unread, self._unread_offset = data, offset
+                return events
+
+    def _frame(self, kind: int, data: bytes) -> Event:
+        """Return the event of a frame that is not a message."""
+        if kind == FRAME_ERROR:
+            return parse_error(data)
+        if data == HEARTBEAT:
+            return HeartbeatArrived()
+        if not self._expects_answer:
+            self._is_paused = self._upgrades_due > 0  # this is the OK of the upgrade before
+            return Response(data)
+        self._expects_answer = False
+        try:
+            answer = parse_answer(data)
+        except RemoteProtocolError as error:
+            return self._violated(error)
+        self._upgrades_due = answer.upgrade_count
+        self._is_paused = answer.upgrades
+        return Identified(answer)
+
+    def _commands(self, data: bytes, offset: int) -> list[Event]:
+        events: list[Event] = []
+        self._refusal_at_eof = None
+        try:
+            if self._expects_magic:
+                offset = _behind_magic(data)
+                self._expects_magic = False
+            while offset < len(data) and not self._is_paused:
+                command, offset = self._reader.read(data, offset, self.state)
+                self.state = advance(self.state, type(command))
+                events.append(command)
+                self._is_paused = type(command) is Identify
+        except Incomplete as more:
+            self._refusal_at_eof = more.refusal
+            self._buffer.wait_for(
+                data[more.offset :],
+                wanted_bytes=more.wanted_bytes,
+                newline_is_enough=more.refusal is None,
+            )
+            return events
+        except RemoteProtocolError as error:
+            events.append(self._violated(error))
+            return events
+        if self._is_paused:
+            self._unread, self._unread_offset = data, offset
+        return events
+
+    # Out
+
+    def send(self, item: Command | Response | ErrorFrame) -> bytes:
+        """
+        Return the bytes of one command (client) or frame (broker).
+
+        IDENTIFY is sent while no other answer is due: the next one is taken for its answer.
+
+        Raises:
+            LocalProtocolError: The command is not allowed in this state.
+        """
+        if isinstance(item, Response | ErrorFrame):
+            return self._encode(item.encode())
+        self.state = advance(self.state, type(item))
+        if type(item) is Identify:
+            self._expects_answer = True
+        return self._encode(item.encode())
+
+    def send_magic(self) -> bytes:
+        """Return the four bytes that open a connection."""
+        return MAGIC
+
+    def send_finishes(self, ids: Sequence[bytes]) -> bytes:
+        """Return one FIN for each of *ids*, which are not empty; raises as `send` does."""
+        advance(self.state, Finish)
+        return self._encode(encode_finishes(ids))
+
+    def send_messages(self, messages: Sequence[Message]) -> bytes:
+        """Return the frames of *messages* (broker)."""
+        if self.state is State.INIT:
+            msg = "messages go to a subscribed connection only"
+            raise LocalProtocolError(msg)
+        return self._encode(encode_messages(messages))
+
+    def _encode(self, data: bytes) -> bytes:
+        return data if self._filter is None else self._filter.encode(data)
+
+
+def _behind_magic(data: bytes) -> int:
+    if not data.startswith(MAGIC):
+        raise RemoteProtocolError("E_BAD_PROTOCOL", "")
+    return len(MAGIC)
+
+
+def _bad_head(size: int, kind: int) -> RemoteProtocolError | None:
+    """Return what is wrong with a frame's head, None when nothing is."""
+    least = MESSAGE_FRAME_HEAD.size - 4 if kind == FRAME_MESSAGE else 4
+    if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
+        return RemoteProtocolError("E_INVALID", f"frame type {kind} is none of 0, 1, 2")
+    if not least <= size <= _MAX_FRAME_BYTES:
+        allowed = f"{least} to {_MAX_FRAME_BYTES} bytes"
+        return RemoteProtocolError("E_INVALID", f"frame of {size} bytes, allowed: {allowed}")
+    return None

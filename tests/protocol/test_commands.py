@@ -1,0 +1,63 @@
+"""What a client says has the bytes of the specification."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.protocol.commands import (
+    Auth,
+    Command,
+    DeferredPublish,
+    Finish,
+    Identify,
+    MultiPublish,
+    Nop,
+    Publish,
+    Ready,
+    Requeue,
+    StartClose,
+    Subscribe,
+    Touch,
+    encode_finishes,
+)
+
+ID = b"0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "command,data",
+    [
+        (Identify(b"{}"), b"IDENTIFY\n\x00\x00\x00\x02{}"),
+        (Auth(b"secret"), b"AUTH\n\x00\x00\x00\x06secret"),
+        (Subscribe("t", "c#ephemeral"), b"SUB t c#ephemeral\n"),
+        (Publish("t", b"a\nb\x00"), b"PUB t\n\x00\x00\x00\x04a\nb\x00"),
+        (DeferredPublish("t", 5_000, b"a"), b"DPUB t 5000\n\x00\x00\x00\x01a"),
+        (
+            MultiPublish("t", [b"ab", b"c"]),
+            b"MPUB t\n\x00\x00\x00\x0f\x00\x00\x00\x02\x00\x00\x00\x02ab\x00\x00\x00\x01c",
+        ),
+        (Ready(0), b"RDY 0\n"),
+        (Ready(2_500), b"RDY 2500\n"),
+        (Finish(ID), b"FIN 0123456789abcdef\n"),
+        (Requeue(ID, 90_000), b"REQ 0123456789abcdef 90000\n"),
+        (Touch(ID), b"TOUCH 0123456789abcdef\n"),
+        (StartClose(), b"CLS\n"),
+        (Nop(), b"NOP\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_command_has_its_bytes(command: Command, data: bytes) -> None:
+    """A line, and behind it the sizes and bodies of those that have one."""
+    assert data == command.encode()
+
+
+def test_finishes_are_one_line_each() -> None:
+    """Many ids are the FIN lines of each, without anything between."""
+    ids = [ID, b"fedcba9876543210"]
+
+    assert b"".join(Finish(id_).encode() for id_ in ids) == encode_finishes(ids)
+
+
+def test_secret_is_not_shown() -> None:
+    """What is logged of an AUTH does not hold its secret."""
+    assert "Auth(secret=\u2026)" == repr(Auth(b"secret"))
