@@ -1,0 +1,1 @@
+"""The JSON contract with one WebSocket subscriber, without I/O."""

@@ -1,0 +1,400 @@
+"""
+One WebSocket subscriber: what NSQ and the client say becomes actions and frames.
+
+Nothing here waits or knows a socket. The shell tells what happened and when (`now`, monotonic
+seconds), carries out the actions that come back, in order, and sends what `next_frame` gives. The
+contract is docs/websocket.md; every sentence of it about frames, ids and the window is kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.frames import ErrorFrame, Message
+from gateway.protocol.identify import Answer
+from gateway.session.actions import (
+    Acks,
+    Action,
+    EndReason,
+    EndSocket,
+    PauseReading,
+    Ready,
+    Requeue,
+    ResumeReading,
+)
+from gateway.session.answered import Answered
+from gateway.session.messages import (
+    CommandIn,
+    ErrorOut,
+    Ref,
+    ResponseOut,
+    Unreadable,
+    close_wait,
+    decode_frame,
+    encode_frame,
+    not_in_flight,
+    sources_changed,
+    subscribed,
+)
+from gateway.session.outbox import Outbox
+from gateway.session.patience import Patience
+from gateway.session.window import Batch, Window, message_id
+
+_MAX_DELAY_MS = 2**40
+"""A REQ is cut to this: far above any broker's own limit, and nsqd's nanoseconds still hold it."""
+_SHOWN_CMD = 32
+"""Characters of an unknown verb that come back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What the client asked for, and the bounds that are kept."""
+
+    topic: str
+    channel: str
+    max_in_flight: int = 10
+    max_in_flight_limit: int = 2_500
+    """The highest count that the client's RDY may ask for."""
+    finishes_by_itself: bool = False
+    """ack=auto: FIN once a message is written, and no answers from the client."""
+    requeue_on_close_ms: int = 0
+    buffer_bytes: int = 8 * 1_048_576
+    """What may wait for the client before its sources are no longer read."""
+    slow_consumer_s: float = 30.0
+    """How long more than that may wait before the socket is closed."""
+    broker_outage_s: float = 300.0
+    """How long there may be no source before the socket is closed."""
+
+
+class Session:
+    """The state of one subscriber; see the module."""
+
+    def __init__(self, options: SessionOptions, *, now: float) -> None:
+        self.options = options
+        self.delivered = 0
+        """Deliveries that have gone into frames."""
+        self._window = Window(options.max_in_flight)
+        self._outbox = Outbox(options.topic, options.channel)
+        self._sources: dict[int, Answer] = {}
+        self._ready = -1
+        """The RDY that was last asked for."""
+        self._is_subscribed = False
+        self._alone_since: float | None = now
+        self._slow_since: float | None = None
+        self._close_deadline: float | None = None
+        """After CLS, or a drain: when what is unanswered is given up."""
+        self._close_reason = EndReason.DONE
+        self._is_ended = False
+        self._writing: list[list[str]] = []
+        """With ack=auto: the deliveries in the frame that is being written."""
+        self._answered = Answered()
+        self._patience = Patience(now=now)
+        self._handlers: dict[str, Callable[[CommandIn, Acks, float], None]] = {
+            "FIN": self._finish,
+            "REQ": self._requeue,
+            "TOUCH": self._touch,
+            "RDY": self._set_ready,
+            "CLS": self._start_close,
+            "NOP": self._nop,
+        }
+
+    # From NSQ
+
+    def source_opened(self, source: int, answer: Answer) -> list[Action]:
+        """Tell the client: the first time that it is subscribed, later that a broker came."""
+        self._sources[source] = answer
+        self._alone_since = None
+        if self._is_subscribed:
+            self._outbox.add_answer(sources_changed(len(self._sources), []))
+        else:
+            self._is_subscribed = True
+            names = (self.options.topic, self.options.channel)
+            self._outbox.add_answer(subscribed(names, self._window.size, answer.msg_timeout))
+        return self._changes()
+
+    def source_lost(self, source: int, now: float) -> list[Action]:
+        """Tell the client which of its deliveries the broker will give to somebody again."""
+        self._sources.pop(source, None)
+        if not self._sources:
+            self._alone_since = now
+        self._outbox.take_messages(source)
+        lost_ids = self._window.lose(source)
+        self._outbox.add_answer(sources_changed(len(self._sources), lost_ids))
+        return self._consequences([], now)
+
+    def arrived(self, source: int, messages: list[Message], now: float) -> list[Action]:
+        """Take *messages* of *source*; after CLS or the end they go back at once."""
+        answer = self._sources.get(source)
+        if answer is None or self._close_deadline is not None or self._is_ended:
+            return [Requeue(source, [message.id for message in messages], 0)]
+        batch = Batch(
+            source,
+            now=now,
+            timeout_s=answer.msg_timeout / 1000,
+            ceiling=now + answer.max_msg_timeout / 1000,
+        )
+        self._outbox.add_messages(batch, messages)
+        return self._watch_buffer(now)
+
+    def answer_refused(self, frame: ErrorFrame) -> None:
+        """Tell the client that NSQ refused an earlier answer of its (which came too late)."""
+        verb, _, rest = frame.description.partition(" ")
+        refused = rest.partition(" ")[0]
+        delivery_id = self._answered.find(refused) or refused
+        message = f"nsqd: {frame.description}"
+        self._outbox.add_answer(
+            ErrorOut(verb, None, frame.code, message, retryable=False, id=delivery_id)
+        )
+
+    # To the client
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether something waits for the client."""
+        return bool(self._outbox)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for the client."""
+        return self._outbox.size_bytes
+
+    def next_frame(self, now: float) -> str | None:
+        """Return the next text frame, made of what is there; None when nothing is."""
+        lines, deliveries = self._outbox.take(self._window, now)
+        self.delivered += sum(map(len, deliveries))
+        if self.options.finishes_by_itself:
+            self._writing = deliveries
+        return encode_frame(lines) if lines else None
+
+    def frame_written(self, now: float) -> list[Action]:
+        """Go on after the frame is written: with ack=auto its messages are finished now."""
+        actions: list[Action] = []
+        acks = Acks(actions)
+        for ids in self._writing:
+            self._let_go("FIN", ids, acks, now)
+        self._writing = []
+        acks.flush()
+        return self._consequences(actions, now)
+
+    def _watch_buffer(self, now: float) -> list[Action]:
+        """Stop the sources above the bound, and let them go on below it."""
+        is_over = self._outbox.size_bytes > self.options.buffer_bytes
+        if is_over and self._slow_since is None:
+            self._slow_since = now
+            return [PauseReading()]
+        if not is_over and self._slow_since is not None:
+            self._slow_since = None
+            return [ResumeReading()]
+        return []
+
+    # From the client
+
+    def receive(self, text: str, now: float) -> list[Action]:
+        """Carry out the commands of one text frame."""
+        actions: list[Action] = []
+        acks = Acks(actions)
+        for command in decode_frame(text):
+            if self._is_ended:
+                break
+            if isinstance(command, Unreadable):
+                self._misuse(command.cmd, command.ref, command.problem, now)
+            elif (handler := self._handlers.get(command.cmd)) is None:
+                known = ", ".join(self._handlers)
+                problem = f"{command.cmd[:_SHOWN_CMD]!r} is no command; known are {known}"
+                self._misuse(command.cmd, command.ref, problem, now)
+            else:
+                try:
+                    handler(command, acks, now)
+                except InvalidRequest as error:
+                    self._misuse(command.cmd, command.ref, error.detail, now)
+            if self._patience.is_lost:
+                self._is_ended = True
+                acks.flush()
+                actions.append(EndSocket(EndReason.TOO_MANY_ERRORS))
+        acks.flush()
+        return self._consequences(actions, now)
+
+    def _misuse(self, cmd: str | None, ref: Ref, problem: str, now: float) -> None:
+        """Answer what is no command here, and count it."""
+        self._patience.count(now)
+        shown = cmd if cmd is None else cmd[:_SHOWN_CMD]
+        self._outbox.add_answer(ErrorOut(shown, ref, "E_INVALID", problem, retryable=False))
+
+    def _finish(self, command: CommandIn, acks: Acks, now: float) -> None:
+        self._settle(command, acks, now, 0)
+
+    def _requeue(self, command: CommandIn, acks: Acks, now: float) -> None:
+        delay_ms = command.timeout_ms or 0
+        if delay_ms < 0:
+            text = f"timeout_ms is {delay_ms}; allowed: 0 and above, in milliseconds"
+            raise InvalidRequest("E_INVALID", text)
+        self._settle(command, acks, now, min(delay_ms, _MAX_DELAY_MS))
+
+    def _settle(self, command: CommandIn, acks: Acks, now: float, delay_ms: int) -> None:
+        """Let go of the deliveries that FIN or REQ names, and refuse those not held."""
+        self._require_acks(command)
+        refused = self._let_go(command.cmd, command.delivery_ids(), acks, now, delay_ms)
+        self._answer_ack(command, refused)
+
+    def _let_go(
+        self, verb: str, ids: list[str], acks: Acks, now: float, delay_ms: int = 0
+    ) -> list[str]:
+        """Answer the deliveries *ids*; return those that are not held, or are too late."""
+        take, add = self._window.take, acks.add
+        refused = []
+        for delivery_id in ids:
+            source = take(delivery_id, now)
+            if source is None:
+                refused.append(delivery_id)
+            else:
+                add(verb, source, message_id(delivery_id), delay_ms)
+        self._remember(ids, refused)
+        return refused
+
+    def _touch(self, command: CommandIn, acks: Acks, now: float) -> None:
+        self._require_acks(command)
+        ids = command.delivery_ids()
+        refused = []
+        for delivery_id in ids:
+            source = self._window.touch(delivery_id, now)
+            if source is None:
+                refused.append(delivery_id)
+            else:
+                acks.add("TOUCH", source, message_id(delivery_id))
+        self._remember(ids, refused)
+        self._answer_ack(command, refused)
+
+    def _remember(self, ids: list[str], refused: list[str]) -> None:
+        """Keep the answered *ids* to match what the broker may still refuse; ours only."""
+        if refused:
+            strangers = set(refused)
+            ids = [delivery_id for delivery_id in ids if delivery_id not in strangers]
+        self._answered.add(ids)
+
+    def _require_acks(self, command: CommandIn) -> None:
+        if self.options.finishes_by_itself:
+            text = f"this socket has ack=auto: the gateway finishes, {command.cmd} has no use"
+            raise InvalidRequest("E_INVALID", text)
+
+    def _answer_ack(self, command: CommandIn, refused: list[str]) -> None:
+        """Answer FIN, REQ or TOUCH: what was refused, or OK where the client gave a ref."""
+        if refused:
+            self._outbox.add_answer(not_in_flight(command, refused))
+        else:
+            self._answer_ok(command)
+
+    def _answer_ok(self, command: CommandIn) -> None:
+        if command.ref is not None:
+            self._outbox.add_answer(ResponseOut(command.cmd, command.ref, "OK"))
+
+    def _set_ready(self, command: CommandIn, _acks: Acks, _now: float) -> None:
+        self._require_acks(command)
+        limit = self.options.max_in_flight_limit
+        if command.count is None or not 0 <= command.count <= limit:
+            text = f"RDY count is {command.count}; allowed: 0 to {limit} messages"
+            raise InvalidRequest("E_INVALID", text)
+        self._window.size = command.count
+        self._answer_ok(command)
+
+    def _start_close(self, command: CommandIn, _acks: Acks, now: float) -> None:
+        if self._close_deadline is not None and self._close_reason is EndReason.DONE:
+            raise InvalidRequest("E_INVALID", "CLS was said before")
+        timeouts = [answer.msg_timeout for answer in self._sources.values()]
+        self._close_by(now + max(timeouts, default=0) / 1000)
+        self._close_reason = EndReason.DONE
+        answer = close_wait("client", ref=command.ref, reconnect_after_ms=None)
+        self._outbox.add_answer(answer)
+
+    def _nop(self, command: CommandIn, _acks: Acks, _now: float) -> None:
+        self._answer_ok(command)
+
+    # Time, and the end
+
+    def _consequences(self, actions: list[Action], now: float) -> list[Action]:
+        """Put around *actions* what has become right with them."""
+        # RDY comes first: what is requeued behind a lower one does not come straight back.
+        before = self._changes()
+        return before + actions + self._watch_buffer(now) + self._end_when_done(now)
+
+    def _changes(self) -> list[Action]:
+        """Return the RDY that has become right, if it is not what was last asked for."""
+        if self._is_ended or not self._is_subscribed:
+            return []
+        actions: list[Action] = []
+        ready = max(0, self._window.room - self._outbox.expired)
+        if self._close_deadline is not None:
+            ready = 0
+            # Not sent and no longer wanted: somebody else may have them.
+            actions = self._requeues(self._outbox.take_messages(), 0)
+        if ready != self._ready:
+            self._ready = ready
+            # Before the requeues, or they would come straight back.
+            actions.insert(0, Ready(ready))
+        return actions
+
+    def _end_when_done(self, now: float) -> list[Action]:
+        """End after CLS or a drain, when nothing is in flight or the time for it has passed."""
+        if self._is_ended or self._close_deadline is None:
+            return []
+        # A drain spreads its closes over time, so it waits for its moment in any case.
+        waits = len(self._window) > 0 or self._close_reason is EndReason.DRAINED
+        if waits and now < self._close_deadline:
+            return []
+        self._is_ended = True
+        return [EndSocket(self._close_reason)]
+
+    def wake(self, now: float) -> list[Action]:
+        """Do what is due by now; see `next_wake`."""
+        self._window.expire(now)
+        self._outbox.expire(now)
+        actions = self._consequences([], now)
+        reason = None
+        options = self.options
+        if self._slow_since is not None and now >= self._slow_since + options.slow_consumer_s:
+            reason = EndReason.SLOW
+        elif self._alone_since is not None and now >= self._alone_since + options.broker_outage_s:
+            reason = EndReason.NO_BROKER
+        if reason is not None and not self._is_ended:
+            self._is_ended = True
+            actions.append(EndSocket(reason))
+        return actions
+
+    def next_wake(self) -> float | None:
+        """Return when `wake` has something to do, monotonic seconds; None while it has not."""
+        if self._is_ended:
+            return None
+        due = [self._window.next_expiry(), self._outbox.next_expiry(), self._close_deadline]
+        if self._slow_since is not None:
+            due.append(self._slow_since + self.options.slow_consumer_s)
+        if self._alone_since is not None:
+            due.append(self._alone_since + self.options.broker_outage_s)
+        return min((moment for moment in due if moment is not None), default=None)
+
+    def drain(self, *, close_at: float, reconnect_after_ms: int) -> list[Action]:
+        """Tell the client that its socket closes by *close_at*; answers are taken until then."""
+        if self._close_deadline is None:
+            self._close_reason = EndReason.DRAINED
+        self._close_by(close_at)
+        self._outbox.add_answer(close_wait("drain", reconnect_after_ms=reconnect_after_ms))
+        return self._changes()
+
+    def _close_by(self, moment: float) -> None:
+        """Take no more messages, and close at *moment* or when it was to be closed before."""
+        if self._close_deadline is None or moment < self._close_deadline:
+            self._close_deadline = moment
+
+    def close(self, now: float) -> list[Action]:
+        """End: hand back at once what is not finished, oldest first; idempotent."""
+        self._is_ended = True
+        delay_ms = self.options.requeue_on_close_ms
+        left = self._window.take_all(now)
+        for source, unsent in self._outbox.take_messages().items():
+            left.setdefault(source, []).extend(unsent)
+        # What was not read from the brokers goes back too, when it arrives.
+        resume = [] if self._slow_since is None else [ResumeReading()]
+        return [Ready(0), *self._requeues(left, delay_ms), *resume]
+
+    def _requeues(self, ids: dict[int, list[bytes]], delay_ms: int) -> list[Action]:
+        return [Requeue(source, those, delay_ms) for source, those in ids.items() if those]

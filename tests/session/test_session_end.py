@@ -1,0 +1,530 @@
+"""ack=auto, slow clients, CLS, drain, the end; and the laws that hold for every session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gateway.protocol.frames import ErrorFrame
+from gateway.protocol.identify import Answer
+from gateway.session.actions import (
+    Action,
+    EndReason,
+    EndSocket,
+    Finish,
+    PauseReading,
+    Ready,
+    Requeue,
+    ResumeReading,
+)
+from gateway.session.session import Session, SessionOptions
+from gateway.session.window import MARGIN_S
+from tests.support.deliveries import (
+    answered,
+    command,
+    delivery_ids,
+    lines,
+    message,
+    message_id,
+    messages,
+    read,
+)
+
+A, B, C = message_id(0xA), message_id(0xB), message_id(0xC)
+TIMEOUT_S = 60.0
+ANSWER = Answer()
+
+
+def subscribed(*, sources: int = 1, **options: Any) -> Session:  # noqa: ANN401 - any option
+    """Return a session on that many sources whose client has read that it is subscribed."""
+    session = Session(SessionOptions(topic="t", channel="c", **options), now=0.0)
+    for source in range(1, sources + 1):
+        session.source_opened(source, ANSWER)
+    read(session, 0.0)
+    return session
+
+
+def holding(session: Session, *numbers: int, source: int = 1, now: float = 0.0) -> list[str]:
+    """Deliver messages *numbers* to the client of *session*; return the delivery ids."""
+    session.arrived(source, messages(*numbers), now)
+    return delivery_ids(read(session, now))
+
+
+# The gateway finishes
+
+
+def test_ack_auto_finishes_once_the_frame_is_written() -> None:
+    """Not before: what is being written may still be lost."""
+    session = subscribed(sources=2, finishes_by_itself=True)
+    session.arrived(1, messages(0xA), 0.0)
+    session.arrived(2, messages(0xB), 0.0)
+    session.next_frame(0.0)
+    woken = session.wake(1.0)
+
+    written = session.frame_written(2.0)
+
+    assert ([], [Finish(1, [A]), Finish(2, [B])]) == (woken, written)
+    assert [] == session.frame_written(3.0)
+
+
+@pytest.mark.parametrize("verb", ["FIN", "REQ", "TOUCH", "RDY"])
+def test_ack_auto_takes_no_answers(verb: str) -> None:
+    """They are E_INVALID: nothing waits for them."""
+    session = subscribed(finishes_by_itself=True)
+    (delivery_id,) = holding(session, 0xA)
+
+    actions = session.receive(command(verb, id=delivery_id, count=1, ref=1), 0.0)
+
+    (error,) = read(session, 0.0)
+    assert [] == actions
+    assert (verb, 1, "E_INVALID") == (error["cmd"], error["ref"], error["code"])
+
+
+def test_ack_auto_does_not_finish_what_was_written_too_late() -> None:
+    """The broker gives it to somebody again; meanwhile it occupied the window."""
+    session = subscribed(finishes_by_itself=True, max_in_flight=2)
+    session.arrived(1, messages(0xA), 0.0)
+    session.next_frame(0.0)
+
+    lowered = session.wake(TIMEOUT_S - MARGIN_S)
+    written = session.frame_written(TIMEOUT_S)
+
+    assert ([Ready(1)], [Ready(2)]) == (lowered, written)
+
+
+def test_ack_auto_tells_what_was_lost_while_it_was_written() -> None:
+    """It is not finished on a source that is gone."""
+    session = subscribed(finishes_by_itself=True)
+    session.arrived(1, messages(0xA), 0.0)
+    ids = delivery_ids(lines(session.next_frame(0.0)))
+
+    session.source_lost(1, 1.0)
+
+    assert [] == session.frame_written(2.0)
+    assert [ids] == [each["data"]["lost_ids"] for each in read(session, 2.0)]
+
+
+def test_ack_auto_hands_back_what_was_not_written() -> None:
+    """The frame that is being written and what waits behind it, oldest first."""
+    session = subscribed(finishes_by_itself=True)
+    session.arrived(1, messages(0xA), 0.0)
+    session.next_frame(0.0)
+    session.arrived(1, messages(0xB), 1.0)
+
+    actions = session.close(2.0)
+
+    assert [Ready(0), Requeue(1, [A, B], 0)] == actions
+    assert [] == session.frame_written(3.0)
+
+
+def test_ack_auto_names_the_delivery_of_a_late_refusal() -> None:
+    """The gateway's FIN came too late: the client may see the message again."""
+    session = subscribed(finishes_by_itself=True)
+    (delivery_id,) = holding(session, 0xA)
+
+    session.answer_refused(ErrorFrame("E_FIN_FAILED", f"FIN {A.decode()} failed"))
+
+    assert [delivery_id] == [each["id"] for each in read(session, 0.0)]
+
+
+# Slow clients
+
+
+def test_above_the_bound_nothing_more_is_read() -> None:
+    """One pause, and one end of it when enough has been written."""
+    session = subscribed(buffer_bytes=100_000)
+    body = b"x" * 60_000
+
+    actions = [session.arrived(1, [message(number, body)], float(number)) for number in range(4)]
+    writes = []
+    while session.next_frame(10.0) is not None:
+        writes.append(session.frame_written(10.0))
+
+    assert [[], [PauseReading()], [], []] == actions
+    assert [[], [], [ResumeReading()], []] == writes
+
+
+def test_a_client_that_stays_slow_is_ended() -> None:
+    """After the bound in seconds, counted from the pause."""
+    session = subscribed(buffer_bytes=100, slow_consumer_s=30.0)
+    session.arrived(1, messages(0xA), 10.0)
+
+    before = session.wake(39.9)
+
+    assert ([], 40.0) == (before, session.next_wake())
+    assert [EndSocket(EndReason.SLOW)] == session.wake(40.0)
+
+
+def test_a_client_that_catches_up_is_not_slow() -> None:
+    """The clock of slowness starts anew with the next pause."""
+    session = subscribed(buffer_bytes=100, slow_consumer_s=30.0)
+    session.arrived(1, messages(0xA), 0.0)
+    read(session, 29.0)
+    session.arrived(1, messages(0xB), 29.0)
+
+    assert [] == session.wake(30.0)
+    assert [EndSocket(EndReason.SLOW)] == session.wake(59.0)
+
+
+def test_what_goes_with_its_source_waits_no_more() -> None:
+    """A pause ends when a lost source or a timeout has emptied the buffer."""
+    lost, expired = subscribed(buffer_bytes=300), subscribed(buffer_bytes=300, slow_consumer_s=90.0)
+    for session in (lost, expired):
+        session.arrived(1, messages(0xA, 0xB), 0.0)
+
+    actions = [lost.source_lost(1, 1.0), expired.wake(TIMEOUT_S - MARGIN_S)]
+
+    assert [[ResumeReading()], [Ready(8), ResumeReading()]] == actions
+
+
+def test_answers_count_as_waiting() -> None:
+    """A client that asks and does not read fills its own buffer."""
+    session = subscribed(buffer_bytes=1_000)
+
+    actions = session.receive("\n".join([command("NOP", ref=1)] * 10), 0.0)
+
+    assert [PauseReading()] == actions
+    assert session.waiting_bytes > 1_000
+
+
+# CLS
+
+
+def test_cls_stops_the_messages_and_waits_for_the_answers() -> None:
+    """RDY 0, what was not sent goes back, answers count, and the last one ends the socket."""
+    session = subscribed()
+    (delivery_id,) = holding(session, 0xA)
+    session.arrived(1, messages(0xB), 0.0)
+
+    closing = session.receive(command("CLS", ref=7), 1.0)
+    late = session.arrived(1, messages(0xC), 2.0)
+    ended = session.receive(command("FIN", id=delivery_id), 3.0)
+
+    assert [Ready(0), Requeue(1, [B], 0)] == closing
+    assert [Requeue(1, [C], 0)] == late
+    assert [Finish(1, [A]), EndSocket(EndReason.DONE)] == ended
+    (answer,) = read(session, 3.0)
+    data = {"state": "CLOSE_WAIT", "reason": "client", "reconnect_after_ms": None}
+    assert {"type": "response", "cmd": "CLS", "ref": 7, "data": data} == answer
+
+
+def test_cls_ends_at_once_when_nothing_is_in_flight() -> None:
+    """There is nothing to wait for."""
+    actions = subscribed().receive(command("CLS"), 0.0)
+
+    assert [Ready(0), EndSocket(EndReason.DONE)] == actions
+
+
+def test_cls_ends_at_the_latest_after_the_message_timeout() -> None:
+    """What is unanswered then belongs to somebody else."""
+    session = subscribed()
+    holding(session, 0xA)
+    session.receive(command("CLS"), 10.0)
+    session.wake(TIMEOUT_S - MARGIN_S)
+
+    before = session.wake(69.9)
+
+    assert ([], 70.0) == (before, session.next_wake())
+    assert [EndSocket(EndReason.DONE)] == session.wake(70.0)
+
+
+def test_cls_ends_when_the_last_source_is_lost() -> None:
+    """With it went all that was in flight."""
+    session = subscribed()
+    holding(session, 0xA)
+    session.receive(command("CLS"), 1.0)
+
+    assert [EndSocket(EndReason.DONE)] == session.source_lost(1, 2.0)
+
+
+def test_cls_with_ack_auto_ends_when_the_frame_is_written() -> None:
+    """What is being written is finished first."""
+    session = subscribed(finishes_by_itself=True)
+    session.arrived(1, messages(0xA), 0.0)
+    session.next_frame(0.0)
+
+    closing = session.receive(command("CLS"), 1.0)
+
+    assert [Ready(0)] == closing
+    assert [Finish(1, [A]), EndSocket(EndReason.DONE)] == session.frame_written(2.0)
+
+
+def test_a_second_cls_is_refused() -> None:
+    """As in NSQ; RDY is taken and without effect, as in NSQ."""
+    session = subscribed()
+    holding(session, 0xA)
+    session.receive(command("CLS"), 1.0)
+    read(session, 1.0)
+
+    actions = session.receive(command("CLS", ref=1) + command("RDY", count=5, ref=2), 2.0)
+
+    error, answer = read(session, 2.0)
+    assert [] == actions
+    assert ("E_INVALID", 1, 2, "OK") == (
+        error["code"],
+        error["ref"],
+        answer["ref"],
+        answer["data"],
+    )
+
+
+# Drain
+
+
+def test_a_drain_tells_when_to_come_back() -> None:
+    """RDY 0, CLOSE_WAIT, answers until the moment comes, then 1012."""
+    session = subscribed()
+    ids = holding(session, 0xA, 0xB)
+    session.arrived(1, messages(0xC), 0.0)
+
+    told = session.drain(close_at=20.0, reconnect_after_ms=1_234)
+    answers = session.receive(command("FIN", ids=ids), 10.0)
+    ended = session.wake(20.0)
+
+    assert [Ready(0), Requeue(1, [C], 0)] == told
+    assert [Finish(1, [A, B])] == answers
+    assert [EndSocket(EndReason.DRAINED)] == ended
+    data = {"state": "CLOSE_WAIT", "reason": "drain", "reconnect_after_ms": 1_234}
+    assert [{"type": "response", "cmd": "CLS", "ref": None, "data": data}] == read(session, 20.0)
+
+
+def test_a_drain_spreads_its_closes() -> None:
+    """An idle socket waits for its moment too."""
+    session = subscribed()
+
+    session.drain(close_at=20.0, reconnect_after_ms=1)
+
+    assert ([], 20.0) == (session.wake(19.9), session.next_wake())
+
+
+def test_a_client_may_leave_a_drain_before() -> None:
+    """Its CLS is taken, and ends the socket when all is answered, at the drain's moment at last."""
+    idle, busy = subscribed(), subscribed()
+    holding(busy, 0xA)
+    for session in (idle, busy):
+        session.drain(close_at=20.0, reconnect_after_ms=1)
+
+    actions = [session.receive(command("CLS"), 1.0) for session in (idle, busy)]
+
+    assert [[EndSocket(EndReason.DONE)], []] == actions
+    assert [EndSocket(EndReason.DONE)] == busy.wake(20.0)
+
+
+@pytest.mark.parametrize("close_at, ends_at", [(20.0, 20.0), (100.0, 61.0)])
+def test_a_drain_only_shortens_a_cls(close_at: float, ends_at: float) -> None:
+    """The earlier of the two moments counts, and it stays the client's own close."""
+    session = subscribed()
+    holding(session, 0xA)
+    session.receive(command("CLS"), 1.0)
+
+    session.drain(close_at=close_at, reconnect_after_ms=1)
+    session.wake(ends_at - 0.5)
+
+    assert ends_at == session.next_wake()
+    assert [EndSocket(EndReason.DONE)] == session.wake(ends_at)
+
+
+def test_a_drain_before_the_first_source_says_nothing_to_nsqd() -> None:
+    """There is no RDY to lower yet, and none is raised when the source comes."""
+    session = Session(SessionOptions(topic="t", channel="c"), now=0.0)
+
+    told = session.drain(close_at=20.0, reconnect_after_ms=1)
+
+    assert ([], [Ready(0)]) == (told, session.source_opened(1, ANSWER))
+
+
+# The end
+
+
+def test_the_end_hands_back_what_is_unfinished() -> None:
+    """On the source that delivered, oldest first: overdue, held, not sent."""
+    session = subscribed(sources=2, requeue_on_close_ms=500)
+    holding(session, 1)
+    session.wake(TIMEOUT_S - MARGIN_S)
+    ids = holding(session, 2, 3, now=59.8)
+    session.arrived(1, messages(4), 59.9)
+    session.arrived(2, messages(5), 59.9)
+    session.receive(command("FIN", id=ids[0]), 59.9)
+
+    actions = session.close(59.9)
+
+    assert [
+        Ready(0),
+        Requeue(1, [message_id(1), message_id(3), message_id(4)], 500),
+        Requeue(2, [message_id(5)], 500),
+    ] == actions
+
+
+def test_the_end_does_not_answer_what_is_too_late() -> None:
+    """The broker would refuse it."""
+    session = subscribed()
+    holding(session, 0xA)
+
+    assert [Ready(0)] == session.close(TIMEOUT_S)
+
+
+def test_the_end_is_said_once() -> None:
+    """A second end hands nothing back, and what still comes goes back at once."""
+    session = subscribed()
+    holding(session, 0xA)
+    session.close(1.0)
+
+    again = session.close(2.0)
+
+    assert [Ready(0)] == again
+    assert [Requeue(1, [B], 0)] == session.arrived(1, messages(0xB), 3.0)
+
+
+def test_nothing_is_drawn_in_after_the_end() -> None:
+    """Neither a source that comes, nor a command, nor a timer raises RDY again."""
+    session = subscribed()
+    (delivery_id,) = holding(session, 0xA)
+    session.close(1.0)
+
+    actions = [
+        session.source_opened(2, ANSWER),
+        session.source_lost(2, 2.0),
+        session.receive(command("RDY", count=5) + command("FIN", id=delivery_id), 3.0),
+        session.wake(1_000.0),
+        session.drain(close_at=20.0, reconnect_after_ms=1),
+    ]
+
+    assert [[]] * 5 == actions
+
+
+def test_rdy_in_the_frame_that_ends_the_socket_draws_nothing_in() -> None:
+    """The end comes last, and RDY is not raised before it."""
+    session = subscribed()
+
+    actions = session.receive("\n".join([command("RDY", count=50), *["x"] * 200]), 0.0)
+
+    assert [EndSocket(EndReason.TOO_MANY_ERRORS)] == actions
+
+
+# Laws
+
+
+class Deliveries(RuleBasedStateMachine):
+    """
+    A broker and a client around one session, with a clock that only moves on.
+
+    The broker answers each delivery at most once: by FIN, by REQ, by its timeout, or with the end
+    of the connection. What the session forwards must fit to that, and leave nothing out.
+    """
+
+    @initialize(auto=st.booleans(), size=st.integers(1, 5))
+    def subscribe(self, auto: bool, size: int) -> None:  # noqa: FBT001 - hypothesis draws it
+        """Open a session on two sources with different timeouts."""
+        options = SessionOptions(
+            topic="t", channel="c", max_in_flight=size, finishes_by_itself=auto, buffer_bytes=2_000
+        )
+        self.now, self.number, self.sources = 0.0, 0, 0
+        self.in_flight: dict[tuple[int, bytes], float] = {}
+        """What the broker waits for: its deadline by (source, message id)."""
+        self.answers: Counter[tuple[int, bytes]] = Counter()
+        self.client: dict[str, tuple[int, bytes]] = {}
+        """What the client has got and not answered."""
+        self.source_of: dict[bytes, int] = {}
+        self.timeouts: dict[int, float] = {}
+        self.is_ended = False
+        self.session = Session(options, now=0.0)
+        self.open_source(60.0)
+        self.open_source(5.0)
+
+    @rule(timeout_s=st.sampled_from([5.0, 60.0]))
+    def open_source(self, timeout_s: float) -> None:
+        """Let a broker come."""
+        self.sources += 1
+        self.timeouts[self.sources] = timeout_s
+        self.do(self.session.source_opened(self.sources, Answer(msg_timeout=int(timeout_s * 1000))))
+
+    @precondition(lambda self: self.timeouts)
+    @rule(data=st.data(), sizes=st.lists(st.integers(1, 900), min_size=1, max_size=4))
+    def deliver(self, data: st.DataObject, sizes: list[int]) -> None:
+        """Let a broker deliver messages that it has not delivered before."""
+        source = data.draw(st.sampled_from(sorted(self.timeouts)))
+        batch = []
+        for size in sizes:
+            self.number += 1
+            batch.append(message(self.number, b"x" * size))
+            self.in_flight[source, batch[-1].id] = self.now + self.timeouts[source]
+            self.source_of[batch[-1].id] = source
+        self.do(self.session.arrived(source, batch, self.now))
+
+    @rule()
+    def write(self) -> None:
+        """Let the client take a frame."""
+        if not self.is_ended and (frame := self.session.next_frame(self.now)) is not None:
+            for delivery_id in delivery_ids(lines(frame)):
+                digits = delivery_id[:16].encode()
+                self.client[delivery_id] = (self.source_of[digits], digits)
+            self.do(self.session.frame_written(self.now))
+
+    @precondition(lambda self: self.client)
+    @rule(data=st.data(), verb=st.sampled_from(["FIN", "REQ"]))
+    def answer(self, data: st.DataObject, verb: str) -> None:
+        """Let the client answer some of what it has got."""
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.client)), min_size=1, max_size=5))
+        self.do(self.session.receive(command(verb, ids=ids), self.now))
+
+    @rule(count=st.integers(0, 5))
+    def change_window(self, count: int) -> None:
+        """Let the client say RDY."""
+        self.do(self.session.receive(command("RDY", count=count), self.now))
+
+    @precondition(lambda self: len(self.timeouts) > 1)
+    @rule(data=st.data())
+    def lose_source(self, data: st.DataObject) -> None:
+        """Let a broker go."""
+        source = data.draw(st.sampled_from(sorted(self.timeouts)))
+        del self.timeouts[source]
+        self.in_flight = {key: at for key, at in self.in_flight.items() if key[0] != source}
+        self.do(self.session.source_lost(source, self.now))
+
+    @rule(gap_s=st.floats(0.0, 40.0))
+    def wait(self, gap_s: float) -> None:
+        """Let time pass; the shell wakes the session when it asked for it."""
+        end = self.now + gap_s
+        while (due := self.session.next_wake()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.do(self.session.wake(self.now))
+        self.now = end
+        self.in_flight = {key: at for key, at in self.in_flight.items() if at > end}
+
+    def do(self, actions: list[Action]) -> None:
+        """Carry out what the session wants, as the broker does."""
+        for _, source, digits in answered(actions):
+            self.answers[source, digits] += 1
+            # Nothing is answered twice, too late, or on another source.
+            assert self.in_flight.pop((source, digits)) > self.now
+        if any(isinstance(action, EndSocket) for action in actions):
+            self.end()
+
+    def end(self) -> None:
+        """Close as the shell does."""
+        self.is_ended = True
+        self.do(self.session.close(self.now))
+        # What is left the broker times out: it has passed its deadline, or is within the margin.
+        assert all(at - MARGIN_S <= self.now for at in self.in_flight.values())
+
+    @invariant()
+    def an_answer_is_given_once(self) -> None:
+        """FIN or REQ, and one of them only."""
+        assert all(count == 1 for count in self.answers.values())
+
+    @invariant()
+    def the_bytes_add_up(self) -> None:
+        """Nothing waits exactly when nothing is counted."""
+        assert self.session.has_frame == (self.session.waiting_bytes > 0)
+
+    def teardown(self) -> None:
+        """Close: everything that the broker still waits for is handed back."""
+        if not self.is_ended:
+            self.end()
+
+
+TestDeliveries = Deliveries.TestCase

@@ -1,0 +1,238 @@
+"""What occupies the window of a client, and for how long."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.session.window import MARGIN_S, Batch, Window, message_id
+from tests.support.deliveries import message_id as digits
+from tests.support.deliveries import messages
+
+A = digits(0xA).decode()
+
+
+def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> Batch:
+    """Return a batch that TOUCH can keep for 900 s."""
+    return Batch(source, now=now, timeout_s=timeout_s, ceiling=now + 900.0)
+
+
+def test_an_id_is_the_messages_id_and_the_number_of_its_batch() -> None:
+    """Deliveries of one batch share the number, the next batch has the next one."""
+    window = Window(10)
+
+    ids = window.add(batch(), messages(0xA, 0xB)) + window.add(batch(), messages(0xC))
+
+    assert [f"{A}-1", f"{digits(0xB).decode()}-1", f"{digits(0xC).decode()}-2"] == ids
+
+
+def test_a_redelivery_has_a_new_id() -> None:
+    """The same message in a later batch is another delivery, and both are held."""
+    window = Window(10)
+
+    ids = window.add(batch(1), messages(0xA)) + window.add(batch(2), messages(0xA))
+
+    assert [f"{A}-1", f"{A}-2"] == ids
+    assert (1, 2) == (window.take(ids[0], 1.0), window.take(ids[1], 1.0))
+
+
+def test_a_message_twice_in_one_batch_has_two_ids() -> None:
+    """Timed out and delivered again before the first was read: one number each."""
+    window = Window(10)
+
+    ids = window.add(batch(), messages(0xA, 0xA, 0xA))
+
+    assert [f"{A}-1", f"{A}-2", f"{A}-3"] == ids
+
+
+def test_an_answer_lets_go_once() -> None:
+    """The first answer finds the source, the second finds nothing."""
+    window = Window(10)
+    (delivery_id,) = window.add(batch(7), messages(0xA))
+
+    taken = [window.take(delivery_id, 1.0), window.take(delivery_id, 1.0)]
+
+    assert [7, None] == taken
+    assert 0 == len(window)
+
+
+def test_an_answer_at_the_deadline_comes_too_late() -> None:
+    """It is refused, and frees the place all the same."""
+    window = Window(10)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+
+    assert None is window.take(delivery_id, 60.0)
+    assert 0 == len(window)
+
+
+def test_what_is_overdue_lowers_the_room_until_it_is_answered() -> None:
+    """The broker no longer counts it, so RDY must; its late answer gives the room back."""
+    window = Window(2)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+    window.expire(60.0)
+    overdue = window.room
+
+    window.take(delivery_id, 61.0)
+
+    assert (1, 2) == (overdue, window.room)
+
+
+def test_a_delivery_is_overdue_a_little_before_its_deadline() -> None:
+    """The broker's clock started before ours."""
+    window = Window(1)
+    window.add(batch(), messages(0xA))
+    due = 60.0 - MARGIN_S
+
+    window.expire(due - 0.001)
+    before = window.room
+    window.expire(due)
+
+    assert (1, 0, None) == (before, window.room, window.next_expiry())
+
+
+def test_an_overdue_delivery_is_answered_until_its_deadline() -> None:
+    """The margin belongs to RDY only: FIN within it still counts."""
+    window = Window(1)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+    window.expire(60.0 - MARGIN_S)
+
+    assert 1 == window.take(delivery_id, 60.0 - MARGIN_S / 2)
+
+
+def test_more_overdue_than_the_size_leaves_no_room() -> None:
+    """The room never goes below zero, also when RDY has shrunk the window since."""
+    window = Window(3)
+    window.add(batch(), messages(1, 2, 3))
+    window.expire(60.0)
+
+    window.size = 1
+
+    assert 0 == window.room
+
+
+def test_deadlines_may_come_in_any_order() -> None:
+    """A broker with a shorter timeout does not wait behind one with a longer."""
+    window = Window(10)
+    window.add(batch(1, timeout_s=60.0), messages(1))
+    window.add(batch(2, timeout_s=5.0), messages(2))
+    first = window.next_expiry()
+
+    window.expire(5.0)
+
+    assert (5.0 - MARGIN_S, 9) == (first, window.room)
+    assert 60.0 - MARGIN_S == window.next_expiry()
+
+
+def test_touch_starts_the_timeout_anew() -> None:
+    """The delivery is held, under the same id, until a timeout after the touch."""
+    window = Window(10)
+    (delivery_id,) = window.add(batch(7), messages(0xA))
+
+    assert 7 == window.touch(delivery_id, 50.0)
+    assert 7 == window.take(delivery_id, 109.9)
+
+
+def test_touch_brings_an_overdue_delivery_back() -> None:
+    """Touched within the margin it counts as held by the broker again."""
+    window = Window(1)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+    window.expire(60.0 - MARGIN_S)
+
+    window.touch(delivery_id, 59.9)
+
+    assert (1, 1) == (window.room, len(window))
+
+
+def test_touch_does_not_reach_beyond_the_ceiling() -> None:
+    """At max_msg_timeout after the delivery the broker takes it back, however often touched."""
+    window = Window(10)
+    late = Batch(1, now=0.0, timeout_s=60.0, ceiling=70.0)
+    (delivery_id,) = window.add(late, messages(1))
+    window.add(batch(now=30.0), messages(2))
+
+    window.touch(delivery_id, 50.0)
+    due = window.next_expiry()
+    window.expire(70.0)
+
+    assert 60.0 - MARGIN_S == due
+    assert (9, None) == (window.room, window.touch(delivery_id, 70.0))
+
+
+def test_touch_of_what_is_not_held_is_refused() -> None:
+    """An unknown id, or one past its deadline, is None and changes nothing."""
+    window = Window(10)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+
+    assert [None, None] == [window.touch("unknown", 1.0), window.touch(delivery_id, 60.0)]
+    assert 1 == len(window)
+
+
+def test_a_lost_source_takes_its_deliveries_with_it() -> None:
+    """Held and overdue ones of that source are told, those of others stay."""
+    window = Window(10)
+    old = window.add(batch(1), messages(1))
+    window.expire(60.0)
+    new = window.add(batch(1, now=60.0), messages(2))
+    window.add(batch(2, now=60.0), messages(3))
+
+    lost = window.lose(1)
+
+    assert sorted(old + new) == sorted(lost)
+    assert 1 == len(window)
+
+
+def test_what_is_left_at_the_end_is_what_can_still_be_answered() -> None:
+    """By source, oldest first; what is past its deadline belongs to somebody else already."""
+    window = Window(10)
+    window.add(batch(1), messages(1))
+    window.add(batch(1, now=10.0), messages(2))
+    window.add(batch(2, now=20.0), messages(3))
+    window.add(batch(1, now=20.0), messages(4))
+    window.expire(69.9)
+
+    left = window.take_all(69.9)
+
+    assert {1: [digits(2), digits(4)], 2: [digits(3)]} == left
+    assert (0, {}) == (len(window), window.take_all(69.9))
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_any_16_bytes_come_back_from_a_delivery_id(raw: bytes) -> None:
+    """An id is opaque: what the broker sent is what it gets."""
+    window = Window(1)
+    sent = messages(0)
+    sent[0].id = raw
+
+    (delivery_id,) = window.add(batch(), sent)
+
+    assert raw == message_id(delivery_id)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 50.0), st.floats(1.0, 100.0), st.sampled_from(["", "T", "F"])),
+        max_size=30,
+    )
+)
+def test_expire_at_next_expiry_is_never_late(deliveries: list[tuple[float, float, str]]) -> None:
+    """However timeouts, touches and answers mix, nothing is within its margin and still counted."""
+    window = Window(100)
+    now = 0.0
+    held: dict[str, float] = {}
+    for number, (gap_s, timeout_s, then) in enumerate(deliveries):
+        end = now + gap_s
+        while (due := window.next_expiry()) is not None and due <= end:
+            now = max(now, due)
+            window.expire(now)
+            held = {key: at for key, at in held.items() if at - MARGIN_S > now}
+            assert 100 - window.room == len(window) - len(held)
+        now = end
+        made = Batch(1, now=now, timeout_s=timeout_s, ceiling=now + 1.5 * timeout_s)
+        (delivery_id,) = window.add(made, messages(number))
+        held[delivery_id] = made.deadline
+        oldest = next(iter(held))
+        if then == "T" and window.touch(oldest, now) is not None:
+            held[oldest] = window._held[oldest].deadline
+        if then == "F":
+            window.take(oldest, now)
+            del held[oldest]
