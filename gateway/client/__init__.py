@@ -1,0 +1,1 @@
+"""The asyncio NSQ client: publish to brokers, subscribe on brokers."""

@@ -1,0 +1,237 @@
+"""What waits to be published, and how it becomes commands."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.client.batch import (
+    MAX_BATCH_BYTES,
+    Batch,
+    PendingPublish,
+    PublishCommand,
+    PublishQueue,
+    size_in_mpub,
+)
+from gateway.errors import PublishError
+from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
+from gateway.protocol.connection import Role, V2Connection
+from gateway.protocol.wire import Limits
+
+LIMITS = Limits()
+
+
+def ignore(_error: PublishError | None) -> None:
+    """Be a caller that does not care."""
+
+
+def pending(
+    *bodies: bytes, topic: str = "t", defer_ms: int = 0, deadline: float = 5.0, alone: bool = False
+) -> PendingPublish:
+    """Return one caller's publish."""
+    size_bytes = size_in_mpub(bodies)
+    return PendingPublish(topic, bodies, defer_ms, size_bytes, deadline, ignore, alone)
+
+
+def queue(*publishes: PendingPublish, limits: Limits = LIMITS) -> PublishQueue:
+    """Return a queue where *publishes* wait."""
+    made = PublishQueue(limits)
+    for publish in publishes:
+        made.add(publish)
+    return made
+
+
+def commands(waiting: PublishQueue) -> list[PublishCommand]:
+    """Take everything out, batch by batch."""
+    taken = []
+    while (batch := waiting.take()) is not None:
+        taken.append(batch.command())
+    return taken
+
+
+@pytest.mark.parametrize(
+    "publishes, expected",
+    [
+        ([], []),
+        ([pending(b"a")], [Publish("t", b"a")]),
+        ([pending(b"a"), pending(b"b")], [MultiPublish("t", [b"a", b"b"])]),
+        ([pending(b"a", b"b")], [MultiPublish("t", (b"a", b"b"))]),
+        ([pending(b"a", b"b"), pending(b"c")], [MultiPublish("t", [b"a", b"b", b"c"])]),
+        ([pending(b"a", defer_ms=5)], [DeferredPublish("t", 5, b"a")]),
+        (
+            [pending(b"a"), pending(b"b", defer_ms=5), pending(b"c"), pending(b"d")],
+            [Publish("t", b"a"), DeferredPublish("t", 5, b"b"), MultiPublish("t", [b"c", b"d"])],
+        ),
+        (
+            [pending(b"a", alone=True), pending(b"b", alone=True), pending(b"c")],
+            [Publish("t", b"a"), Publish("t", b"b"), Publish("t", b"c")],
+        ),
+        (
+            [pending(b"a"), pending(b"b", topic="u"), pending(b"c")],
+            [MultiPublish("t", [b"a", b"c"]), Publish("u", b"b")],
+        ),
+    ],
+    ids=[
+        "nothing",
+        "one",
+        "two",
+        "two of one caller",
+        "callers share",
+        "deferred",
+        "deferred between",
+        "alone",
+        "by topic",
+    ],
+)
+def test_what_waits_becomes_few_commands(
+    publishes: list[PendingPublish], expected: list[PublishCommand]
+) -> None:
+    """One message is a PUB, more are an MPUB; deferred and refused ones go by themselves."""
+    assert expected == commands(queue(*publishes))
+
+
+def test_topics_take_turns() -> None:
+    """A busy topic does not starve another."""
+    limits = Limits(max_body_size_bytes=4 + 5)
+    waiting = queue(*[pending(b"a")] * 3, pending(b"u", topic="u"), limits=limits)
+
+    topics = [command.topic for command in commands(waiting)]
+
+    assert ["t", "u", "t", "t"] == topics
+
+
+@pytest.mark.parametrize("spare, expected", [(0, [2, 1]), (-1, [1, 1, 1])])
+def test_a_batch_fits_into_one_body(spare: int, expected: list[int]) -> None:
+    """Count and sizes included, to the byte."""
+    limits = Limits(max_body_size_bytes=4 + 2 * (4 + 10) + spare)
+    waiting = queue(*[pending(b"x" * 10)] * 3, limits=limits)
+
+    taken = []
+    while (batch := waiting.take()) is not None:
+        taken.append(len(batch.publishes))
+
+    assert expected == taken
+
+
+def test_a_batch_is_closed_before_a_large_broker_would_take_more() -> None:
+    """The next caller waits less; a larger publish of one caller goes all the same."""
+    body = b"x" * (MAX_BATCH_BYTES // 2)
+    waiting = queue(pending(body), pending(body), pending(body, body, body))
+
+    taken = []
+    while (batch := waiting.take()) is not None:
+        taken.append(sum(len(publish.bodies) for publish in batch.publishes))
+
+    assert [1, 1, 3] == taken
+
+
+def test_what_is_put_back_comes_first() -> None:
+    """In its order, before what came meanwhile; also where nothing of the topic waits."""
+    first, second, third = pending(b"1"), pending(b"2"), pending(b"3")
+    waiting, empty = queue(third), queue()
+
+    waiting.add_first([first, second])
+    empty.add_first([first, second])
+
+    assert [MultiPublish("t", [b"1", b"2", b"3"])] == commands(waiting)
+    assert [MultiPublish("t", [b"1", b"2"])] == commands(empty)
+
+
+def test_a_queue_tells_what_waits() -> None:
+    """Publishes, bytes, topics; and nothing when all is taken."""
+    waiting = queue(pending(b"a"), pending(b"bb", b"c", topic="u"))
+    told = (len(waiting), waiting.waiting_bytes, "t" in waiting, "u" in waiting, "v" in waiting)
+
+    commands(waiting)
+
+    assert (2, 5 + 6 + 5, True, True, False) == told
+    assert (0, 0, False) == (len(waiting), waiting.waiting_bytes, "t" in waiting)
+
+
+def test_the_overdue_are_taken_out() -> None:
+    """At their deadline; the others keep their place, and a topic without any is gone."""
+    late, early = pending(b"a", deadline=1.0), pending(b"b", deadline=2.0)
+    other = pending(b"c", topic="u", deadline=1.0)
+    waiting = queue(late, early, other)
+
+    overdue = waiting.take_overdue(1.0)
+
+    assert [late, other] == overdue
+    assert (1, early.size_bytes, False) == (len(waiting), waiting.waiting_bytes, "u" in waiting)
+
+
+def test_everything_can_be_taken_out() -> None:
+    """Topic by topic, in order."""
+    publishes = [pending(b"a"), pending(b"b"), pending(b"c", topic="u")]
+    waiting = queue(*publishes)
+
+    assert publishes == waiting.take_all()
+    assert (0, 0, None) == (len(waiting), waiting.waiting_bytes, waiting.take())
+
+
+BODIES = st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=5)
+PUBLISHES = st.builds(
+    lambda bodies, topic, defer_ms, alone: pending(
+        *bodies[: 1 if defer_ms else None], topic=topic, defer_ms=defer_ms, alone=alone
+    ),
+    BODIES,
+    st.sampled_from(["t", "u", "v"]),
+    st.sampled_from([0, 0, 0, 5]),
+    st.sampled_from([False, False, True]),
+)
+
+
+def bodies_of(command: PublishCommand) -> Sequence[bytes]:
+    """Return the bodies that *command* carries."""
+    return command.bodies if isinstance(command, MultiPublish) else [command.body]
+
+
+@given(st.lists(st.one_of(PUBLISHES, st.none()), max_size=40))
+def test_nothing_is_lost_and_each_topic_keeps_its_order(
+    steps: list[PendingPublish | None],
+) -> None:
+    """Whenever batches are taken (None), a broker with these limits takes every command of them."""
+    limits = Limits(max_msg_size_bytes=60, max_body_size_bytes=4 + 5 * 64)
+    broker = V2Connection(Role.BROKER, limits)
+    broker.receive_data(b"  V2")
+    waiting = PublishQueue(limits)
+    added: dict[str, list[bytes]] = defaultdict(list)
+    sent: dict[str, list[bytes]] = defaultdict(list)
+    taken: list[Batch] = []
+    for step in [*steps, *[None] * len(steps)]:
+        if step is not None:
+            waiting.add(step)
+            added[step.topic] += step.bodies
+        elif (batch := waiting.take()) is not None:
+            taken.append(batch)
+
+    for batch in taken:
+        (event,) = broker.receive_data(batch.command().encode())
+        assert isinstance(event, Publish | MultiPublish | DeferredPublish), event
+        sent[event.topic] += bodies_of(event)
+
+    assert (0, 0) == (len(waiting), waiting.waiting_bytes)
+    assert added == sent
+
+
+@given(st.lists(st.tuples(st.sampled_from("tuv"), st.floats(0.0, 9.0)), max_size=30))
+def test_bytes_add_up_however_publishes_leave(steps: list[tuple[str, float]]) -> None:
+    """Taken, overdue or put back: what waits is what is counted."""
+    waiting, numbers = queue(), count()
+    for topic, deadline in steps:
+        waiting.add(pending(b"%d" % next(numbers), topic=topic, deadline=deadline))
+    batch = waiting.take()
+    if batch is not None:
+        waiting.add_first(batch.publishes)
+
+    overdue = waiting.take_overdue(4.0)
+    left = waiting.take_all()
+
+    assert sorted(each.deadline for each in [*overdue, *left]) == sorted(at for _, at in steps)
+    assert all(each.deadline <= 4.0 for each in overdue)
+    assert (0, 0) == (len(waiting), waiting.waiting_bytes)
