@@ -1,0 +1,1 @@
+"""The embedded broker: nsqd's behaviour on the wire, in memory; `broker.Broker` is its door."""

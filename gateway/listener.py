@@ -1,0 +1,129 @@
+"""
+An address that an ASGI application answers on: uvicorn, started and stopped from outside.
+
+uvicorn takes the process's signals and closes every socket at once; here the signals stay with
+`service`, which drains first. The socket is bound before anything is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from gateway.addresses import join_address, split_address
+from gateway.errors import StartError
+from gateway.telemetry import spawn
+
+_BACKLOG = 2_048
+_GRACEFUL_SHUTDOWN_S = 5
+"""What answers that have begun get when a listener stops."""
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn that leaves the signals alone and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signal."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell."""
+        await super().startup(sockets)
+        self.listens.set()
+
+
+class HttpListener:
+    """
+    One address; `bind`, then `start`, last `stop`.
+
+    *options* are uvicorn's, in place of what is set here.
+    """
+
+    def __init__(self, name: str, address: str, **options: Any) -> None:  # noqa: ANN401
+        self._name = name
+        self._wanted = address
+        self._options = options
+        self._socket: socket.socket | None = None
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.address = address
+        """Where it listens: after `bind` with the port that the system chose for port 0."""
+
+    def bind(self) -> None:
+        """
+        Take the address.
+
+        Raises:
+            StartError: It is taken, or none of this machine; one sentence with what to do.
+        """
+        self._socket = bind_tcp(self._name, self._wanted)
+        host, port = self._socket.getsockname()[:2]
+        self.address = join_address(host, port)
+
+    async def start(self, app: Any) -> None:  # noqa: ANN401 - uvicorn's own type for ASGI
+        """Answer with the ASGI application *app* from now on."""
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None  # noqa: S101 - bound just now
+        settings: dict[str, Any] = {
+            "http": "httptools",
+            "ws": "none",
+            "lifespan": "off",
+            "log_config": None,
+            "access_log": False,
+            "server_header": False,
+            "proxy_headers": False,
+            "backlog": _BACKLOG,
+            "timeout_graceful_shutdown": _GRACEFUL_SHUTDOWN_S,
+            **self._options,
+        }
+        server = self._server = _Server(uvicorn.Config(app, **settings))
+        self._task = spawn(f"serve {self._name}", server.serve(sockets=[self._socket]))
+        await server.listens.wait()
+
+    async def stop(self) -> None:
+        """Take no more connections, let answers that have begun end, close; idempotent."""
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+        elif self._socket is not None:
+            self._socket.close()
+
+
+def bind_tcp(name: str, address: str) -> socket.socket:
+    """
+    Return a socket bound to *address*, for the listener *name*.
+
+    Raises:
+        StartError: It cannot be bound; one sentence with what to do.
+    """
+    try:
+        host, port = split_address(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (ValueError, OSError) as error:
+        raise StartError(f"{name} cannot listen on {address}: {error}") from error
+    try:
+        # Not blocking: uvloop leaves it as it is, and a blocking accept stops the whole loop.
+        listener.settimeout(0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(
+            f"{name} cannot listen on {address}: {reason}; "
+            "end what listens there, or name another address"
+        ) from error
+    return listener

@@ -1,0 +1,87 @@
+"""A V2 client that says exactly what a test asks for and shows every frame that comes back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.support.raw_socket import RawSocket, raw_socket
+
+RESPONSE, ERROR, MESSAGE = 0, 1, 2
+OK = (RESPONSE, b"OK")
+HEARTBEAT = (RESPONSE, b"_heartbeat_")
+
+Frame = tuple[int, bytes]
+"""Type and data."""
+
+
+class V2Peer:
+    """One connection, behind its magic."""
+
+    def __init__(self, raw: RawSocket) -> None:
+        self.raw = raw
+        self.message_ids: list[bytes] = []
+        """Ids of the messages that came, each once, in order."""
+
+    async def send(self, data: bytes) -> None:
+        """Write *data* as it stands; ``<id-0>`` is the id of the first message, and so on."""
+        for number, message_id in enumerate(self.message_ids):
+            data = data.replace(b"<id-%d>" % number, message_id)
+        await self.raw.send(data)
+
+    async def frame(self) -> Frame:
+        """Return the next frame; raises EOFError when the peer closes in place of it."""
+        size, kind = struct.unpack(">II", await self.raw.read_exactly(8))
+        data = await self.raw.read_exactly(size - 4)
+        if kind == MESSAGE and data[10:26] not in self.message_ids:
+            self.message_ids.append(data[10:26])
+        return kind, data
+
+    async def frames(self, count: int) -> list[Frame]:
+        """Return the next *count* frames."""
+        return [await self.frame() for _ in range(count)]
+
+    async def frames_to_end(self) -> list[Frame]:
+        """Return every frame that comes before the peer closes."""
+        frames = []
+        try:
+            while True:
+                frames.append(await self.frame())
+        except (EOFError, ConnectionError):
+            return frames
+
+    async def ask(self, data: bytes) -> Frame:
+        """Send *data* and return the next frame."""
+        await self.send(data)
+        return await self.frame()
+
+
+@asynccontextmanager
+async def v2_peer(address: str, *, magic: bytes = b"  V2") -> AsyncIterator[V2Peer]:
+    """Connect to a broker at *address*, host:port."""
+    async with raw_socket(address) as raw:
+        await raw.send(magic)
+        yield V2Peer(raw)
+
+
+def publish(topic: bytes, body: bytes) -> bytes:
+    """Return a PUB."""
+    return b"PUB %b\n" % topic + sized(body)
+
+
+def multi_publish(topic: bytes, *bodies: bytes) -> bytes:
+    """Return an MPUB."""
+    return b"MPUB %b\n" % topic + sized(
+        struct.pack(">I", len(bodies)) + b"".join(map(sized, bodies))
+    )
+
+
+def identify(body: bytes) -> bytes:
+    """Return an IDENTIFY."""
+    return b"IDENTIFY\n" + sized(body)
+
+
+def sized(data: bytes) -> bytes:
+    """Return *data* behind its size."""
+    return struct.pack(">I", len(data)) + data

@@ -1,0 +1,92 @@
+"""An address that answers: taken before anything is announced, given back at the end."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from gateway.errors import StartError
+from gateway.listener import HttpListener, bind_tcp
+
+
+async def hello(
+    _scope: object, _receive: object, send: Callable[[object], Awaitable[None]]
+) -> None:
+    """Answer every request with one word."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def test_it_answers_on_the_port_that_the_system_chose() -> None:
+    """Port 0 becomes a real one by binding."""
+    listener = HttpListener("test", "127.0.0.1:0")
+    listener.bind()
+    await listener.start(hello)
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"http://{listener.address}/")
+    await listener.stop()
+
+    assert "hello" == answer.text
+    assert not listener.address.endswith(":0")
+
+
+async def test_nothing_answers_after_the_stop() -> None:
+    """Stopped twice is stopped."""
+    listener = HttpListener("test", "127.0.0.1:0")
+    await listener.start(hello)
+    await listener.stop()
+    await listener.stop()
+
+    host, port = listener.address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
+
+
+async def test_what_was_bound_and_never_started_is_given_back() -> None:
+    """A start that fails elsewhere leaves no address taken."""
+    listener = HttpListener("test", "127.0.0.1:0")
+    listener.bind()
+    await listener.stop()
+
+    bind_tcp("again", listener.address).close()
+
+
+def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
+    """Who, where, why, and how to go on."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+
+        with pytest.raises(StartError) as caught:
+            bind_tcp("the gateway", address)
+
+    assert (
+        f"the gateway cannot listen on {address}: Address already in use; "
+        "end what listens there, or name another address"
+    ) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address,reason",
+    [("nowhere", "is not host:port"), ("192.0.2.1:0", "Cannot assign requested address")],
+)
+def test_an_address_that_is_not_ours_is_told(address: str, reason: str) -> None:
+    """The reason is the system's, or that of the form."""
+    with pytest.raises(StartError, match=reason):
+        bind_tcp("test", address)
+
+
+def test_a_bound_socket_does_not_block() -> None:
+    """A blocking accept would stop the whole event loop."""
+    with bind_tcp("test", "127.0.0.1:0") as listener:
+        assert not listener.getblocking()
+
+
+def test_ipv6_is_bound_as_such() -> None:
+    """The family follows from the host."""
+    with bind_tcp("test", "[::1]:0") as listener:
+        assert socket.AF_INET6 == listener.family
