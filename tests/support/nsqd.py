@@ -61,6 +61,10 @@ class DaemonLog:
         except TimeoutError:
             raise self._missing(pattern, f"within {_LOG_TIMEOUT_S:g} s") from None
 
+    def matches(self, pattern: str) -> list[str]:
+        """Return the kept lines that *pattern* is in."""
+        return [line for line in self._lines if re.search(pattern, line)]
+
     async def end(self) -> None:
         """Return when the process has closed its log."""
         await self._reading

@@ -1,0 +1,1 @@
+"""HTTP and WebSockets: what a browser or a curl sees of the gateway."""

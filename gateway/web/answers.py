@@ -1,0 +1,45 @@
+"""Whole answers to a request, and how they go out over ASGI."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.protocol.http_api import TEXT
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+Answer: TypeAlias = tuple[int, Headers, bytes]
+"""Status, headers with names in small letters, body."""
+
+
+def text_answer(status: int, text: bytes, request_id: str) -> Answer:
+    """Return an answer of plain text."""
+    headers = [
+        (b"content-type", TEXT),
+        (b"content-length", b"%d" % len(text)),
+        (b"x-request-id", request_id.encode()),
+    ]
+    return status, headers, text
+
+
+async def send_answer(send: Send, answer: Answer) -> None:
+    """Send *answer* to an HTTP request."""
+    status, headers, body = answer
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def deny_websocket(scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
+    """
+    Refuse an upgrade with *answer* in place of it; nothing may have been sent or received.
+
+    A server without the ASGI extension ``websocket.http.response`` says 403 without a body.
+    """
+    await receive()  # websocket.connect comes first
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    status, headers, body = answer
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body})

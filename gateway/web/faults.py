@@ -1,0 +1,195 @@
+"""
+The one table from an error to what a caller sees of it: status, token, close code.
+
+A body is RFC 9457 ``application/problem+json`` with nsqd's ``message`` beside it, so that a program
+that reads nsqd's errors reads these too. 4xx and 503 mean: not published. Only 504 means: unknown.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from gateway.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    Forbidden,
+    Full,
+    InvalidRequest,
+    NoBroker,
+    OutcomeUnknown,
+    Overloaded,
+)
+from gateway.protocol.http_api import NSQ_HEADER, status_of
+from gateway.web.answers import Answer
+
+
+class CloseCode(enum.IntEnum):
+    """Why a WebSocket is closed; from 4500 on it means: do not come back."""
+
+    NORMAL = 1000
+    WRONG_KIND = 1003
+    NOT_UTF8 = 1007
+    TOO_BIG = 1009
+    INTERNAL = 1011
+    RESTART = 1012
+    FULL = 1013
+    NO_BROKER = 1014
+    MISSED_PONG = 4000
+    SLOW = 4001
+    SECRET_REFUSED = 4003
+    CHANNEL_GONE = 4004
+    BAD_REQUEST = 4500
+    NO_AUTH = 4501
+    FORBIDDEN = 4503
+    TOO_MANY_ERRORS = 4508
+
+
+class Fault(msgspec.Struct, frozen=True, gc=False):
+    """What a caller sees of an error."""
+
+    status: int
+    token: str
+    close: CloseCode
+    detail: str | None = None
+    """What is said in place of the error's own text, which names addresses; None keeps it."""
+    retryable: bool = False
+    """Whether the same request may succeed later, without a doubled message."""
+    retry_after_s: int | None = None
+
+
+TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    426: "Upgrade Required",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+"""Python renames some of its own from release to release."""
+
+INTERNAL_ERROR = Fault(
+    500,
+    "INTERNAL_ERROR",
+    CloseCode.INTERNAL,
+    "the gateway failed; its log tells more under this request id",
+)
+NO_BROKER = Fault(
+    503,
+    "NO_BROKER",
+    CloseCode.NO_BROKER,
+    "no nsqd can be reached; nothing was done, try again later",
+    retryable=True,
+    retry_after_s=5,
+)
+OUTCOME_UNKNOWN = Fault(
+    504,
+    "OUTCOME_UNKNOWN",
+    CloseCode.INTERNAL,
+    "nsqd was asked and has not answered; the message may or may not be published, "
+    "and trying again may publish it twice",
+)
+EXITING = Fault(
+    503,
+    "EXITING",
+    CloseCode.NO_BROKER,
+    "nsqd is shutting down; nothing was published, try again later",
+    retryable=True,
+    retry_after_s=1,
+)
+NOT_FOUND = Fault(404, "NOT_FOUND", CloseCode.BAD_REQUEST)
+METHOD_NOT_ALLOWED = Fault(405, "METHOD_NOT_ALLOWED", CloseCode.BAD_REQUEST)
+UPGRADE_REQUIRED = Fault(426, "UPGRADE_REQUIRED", CloseCode.BAD_REQUEST)
+
+FAULTS: dict[type[Exception], Fault] = {
+    Forbidden: Fault(403, "FORBIDDEN", CloseCode.FORBIDDEN),
+    Full: Fault(503, "FULL", CloseCode.FULL, retryable=True, retry_after_s=5),
+    Overloaded: Fault(503, "OVERLOADED", CloseCode.FULL, retryable=True, retry_after_s=1),
+    NoBroker: NO_BROKER,
+    BrokerUnreachable: NO_BROKER,
+    OutcomeUnknown: OUTCOME_UNKNOWN,
+}
+"""Fault by class; InvalidRequest and BrokerRefused carry a word of their own, see `fault_of`."""
+
+
+def _invalid(token: str) -> Fault:
+    return Fault(status_of(token), token, CloseCode.BAD_REQUEST)
+
+
+REFUSALS: dict[tuple[str, str], Fault] = {
+    ("E_BAD_TOPIC", ""): _invalid("INVALID_TOPIC"),
+    ("E_BAD_CHANNEL", ""): _invalid("INVALID_ARG_CHANNEL"),
+    ("E_BAD_MESSAGE", "too big"): _invalid("MSG_TOO_BIG"),
+    ("E_BAD_MESSAGE", "invalid message body size"): _invalid("MSG_EMPTY"),
+    ("E_BAD_MESSAGE", ""): _invalid("BAD_MESSAGE"),
+    ("E_BAD_BODY", "too big"): _invalid("BODY_TOO_BIG"),
+    ("E_BAD_BODY", ""): _invalid("BAD_BODY"),
+    ("E_INVALID", "DPUB"): _invalid("INVALID_DEFER"),
+    ("E_SUB_FAILED", ""): Fault(503, "SUB_FAILED", CloseCode.FULL, retryable=True, retry_after_s=5),
+    ("E_PUB_FAILED", ""): EXITING,
+    ("E_DPUB_FAILED", ""): EXITING,
+    # nsqd stores the messages of an MPUB one by one: a disk error leaves a part published.
+    ("E_MPUB_FAILED", "exiting"): EXITING,
+    ("E_MPUB_FAILED", ""): OUTCOME_UNKNOWN,
+    ("E_AUTH_FIRST", ""): Fault(401, "AUTH_FIRST", CloseCode.NO_AUTH),
+    ("E_AUTH_FAILED", ""): Fault(403, "AUTH_FAILED", CloseCode.FORBIDDEN),
+    ("E_UNAUTHORIZED", ""): Fault(403, "UNAUTHORIZED", CloseCode.FORBIDDEN),
+}
+"""
+What nsqd's own HTTP says to the same request, by the code and a part of the description.
+
+The first row that fits counts. Source: nsqd/http.go beside nsqd/protocol_v2.go; SUB and the AUTH
+codes have no twin in HTTP.
+"""
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return what a caller sees of *error*: the row of its nearest class, or INTERNAL_ERROR."""
+    if isinstance(error, InvalidRequest):
+        return _invalid(error.token)
+    if isinstance(error, BrokerRefused):
+        for (code, part), fault in REFUSALS.items():
+            if code == error.code and part in error.description:
+                return fault
+    for kind in type(error).__mro__:
+        if kind in FAULTS:
+            return FAULTS[kind]
+    return INTERNAL_ERROR
+
+
+def problem(error: BaseException, request_id: str) -> Answer:
+    """Return the answer to a request that ended in *error*; inner detail is left out."""
+    fault = fault_of(error)
+    return render(fault, str(error) if fault.detail is None else fault.detail, request_id)
+
+
+def render(fault: Fault, detail: str, request_id: str) -> Answer:
+    """Return the answer that shows *fault* to a caller, with *detail* for a person."""
+    body = msgspec.json.encode(
+        {
+            "type": "about:blank",
+            "title": TITLES[fault.status],
+            "status": fault.status,
+            # What came in may hold bytes that are not UTF-8, as lone surrogates.
+            "detail": detail.encode("utf-8", "replace").decode(),
+            "message": fault.token,
+            "retryable": fault.retryable,
+            "request_id": request_id,
+        }
+    )
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", b"%d" % len(body)),
+        NSQ_HEADER,
+        (b"x-request-id", request_id.encode()),
+    ]
+    if fault.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % fault.retry_after_s))
+    if fault.status == 401:  # noqa: PLR2004 - RFC 9110 asks for it beside this status
+        headers.append((b"www-authenticate", b"Bearer"))
+    return fault.status, headers, body

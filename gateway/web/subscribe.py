@@ -1,0 +1,173 @@
+"""GET /sub: who may subscribe, what is refused before the upgrade, the drain of all sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope, Send
+
+import gateway
+from gateway.client.connection import ConnectionOptions
+from gateway.client.subscriber import SubscriberOptions
+from gateway.errors import Full, GatewayError
+from gateway.protocol.identify import Offer
+from gateway.protocol.wire import Limits
+from gateway.session.session import SessionOptions
+from gateway.telemetry import gauge, get_logger
+from gateway.web.access import check_origin, request_id_of
+from gateway.web.answers import deny_websocket
+from gateway.web.faults import problem
+from gateway.web.subscribe_request import SubscribeRequest, parse_subscribe_request
+from gateway.web.subscriber_socket import SubscriberSocket
+
+logger = get_logger()
+
+OUTPUT_BUFFER_TIMEOUT_MS = 25
+"""nsqd's default holds a lone message back for 250 ms; less than 25 is not to be had."""
+
+_RECONNECT_WITHIN_MS = 5_000
+_OPEN_SOCKETS = gauge("sockets_open", "WebSocket subscribers that are connected.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscribeOptions:
+    """The bounds of the subscribe plane; see `SessionOptions` for those of one socket."""
+
+    nsqd_addresses: Sequence[str]
+    limits: Limits = field(default_factory=Limits)
+    allow_origin: Collection[str] = ()
+    max_sockets: int = 1_000
+    max_in_flight_limit: int = 2_500
+    socket_buffer_bytes: int = 8 * 1_048_576
+    slow_consumer_s: float = 30.0
+    broker_outage_s: float = 300.0
+    heartbeat_interval_ms: int = 30_000
+
+
+class SubscribeEndpoint:
+    """The ASGI application behind /sub."""
+
+    def __init__(self, options: SubscribeOptions) -> None:
+        self._options = options
+        self._sockets: set[SubscriberSocket] = set()
+        self._opening = 0
+        self._is_draining = False
+        self._all_gone = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one socket from its upgrade to its end."""
+        request_id = request_id_of(scope["headers"])
+        self._opening += 1
+        try:
+            request, socket = await self._open(scope, receive, send)
+        except GatewayError as error:
+            logger.info("subscriber refused", request_id=request_id, reason=str(error))
+            await deny_websocket(scope, receive, send, problem(error, request_id))
+            return
+        finally:
+            self._opening -= 1
+        await receive()  # websocket.connect
+        log = logger.bind(request_id=request_id, topic=request.topic, channel=request.channel)
+        log.info("subscriber connected", client=scope.get("client"))
+        self._sockets.add(socket)
+        _OPEN_SOCKETS.set(len(self._sockets))
+        try:
+            await socket.run(request.subprotocol)
+        finally:
+            self._sockets.discard(socket)
+            _OPEN_SOCKETS.set(len(self._sockets))
+            if not self._sockets:
+                self._all_gone.set()
+            log.info(
+                "subscriber disconnected",
+                close_code=int(socket.close_code),
+                delivered=socket.delivered,
+                finished=socket.finished,
+            )
+
+    async def _open(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> tuple[SubscribeRequest, SubscriberSocket]:
+        """Check everything, subscribe, and return a socket to run; raises what is wrong."""
+        options = self._options
+        self._refuse_when_draining()
+        if len(self._sockets) + self._opening > options.max_sockets:
+            raise Full(f"{len(self._sockets)} sockets are open, the limit is {options.max_sockets}")
+        check_origin(scope["headers"], options.allow_origin)
+        request = parse_subscribe_request(
+            scope["query_string"],
+            scope.get("subprotocols", ()),
+            max_in_flight_limit=options.max_in_flight_limit,
+            limits=options.limits,
+        )
+        socket = SubscriberSocket(
+            scope,
+            (receive, send),
+            self._session_options(request),
+            (options.nsqd_addresses, self._subscriber_options(request)),
+        )
+        try:
+            await socket.open()
+            # A drain that began meanwhile knows nothing of this socket.
+            self._refuse_when_draining()
+        except BaseException:
+            await socket.release()
+            raise
+        return request, socket
+
+    def _refuse_when_draining(self) -> None:
+        if self._is_draining:
+            raise Full("this gateway is shutting down; connect again, to another one")
+
+    def _session_options(self, request: SubscribeRequest) -> SessionOptions:
+        options = self._options
+        return SessionOptions(
+            topic=request.topic,
+            channel=request.channel,
+            max_in_flight=request.max_in_flight,
+            max_in_flight_limit=options.max_in_flight_limit,
+            finishes_by_itself=request.finishes_by_itself,
+            requeue_on_close_ms=request.requeue_on_close_ms,
+            buffer_bytes=options.socket_buffer_bytes,
+            slow_consumer_s=options.slow_consumer_s,
+            broker_outage_s=options.broker_outage_s,
+        )
+
+    def _subscriber_options(self, request: SubscribeRequest) -> SubscriberOptions:
+        offer = Offer(
+            client_id="nsq-gateway",
+            user_agent=f"nsq-gateway/{gateway.__version__}",
+            feature_negotiation=True,
+            heartbeat_interval=self._options.heartbeat_interval_ms,
+            output_buffer_timeout=OUTPUT_BUFFER_TIMEOUT_MS,
+            msg_timeout=request.msg_timeout_ms,
+            sample_rate=request.sample_rate,
+        )
+        return SubscriberOptions(
+            topic=request.topic,
+            channel=request.channel,
+            connection=ConnectionOptions(offer=offer),
+        )
+
+    async def drain(self, window_s: float) -> int:
+        """
+        Refuse new sockets, tell the open ones, and close them with 1012 spread over *window_s*.
+
+        Returns how many there were, once all are gone.
+        """
+        self._is_draining = True
+        sockets = list(self._sockets)
+        random.shuffle(sockets)
+        now = asyncio.get_running_loop().time()
+        for number, socket in enumerate(sockets, start=1):
+            socket.drain(
+                close_at=now + window_s * number / len(sockets),
+                reconnect_after_ms=random.randrange(_RECONNECT_WITHIN_MS),  # noqa: S311 - jitter
+            )
+        while self._sockets:
+            self._all_gone.clear()
+            await self._all_gone.wait()
+        return len(sockets)

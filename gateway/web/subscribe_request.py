@@ -1,0 +1,134 @@
+"""What the address of a subscription asks for: query and subprotocols, checked."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.http_api import (
+    Query,
+    parse_int64,
+    parse_query,
+    require_topic,
+    require_topic_and_channel,
+)
+from gateway.protocol.wire import Limits, is_ephemeral
+from gateway.session.messages import SUBPROTOCOL
+
+DEFAULT_MAX_IN_FLIGHT = 10
+_MIN_MSG_TIMEOUT_MS = 1_000
+_MAX_SAMPLE_RATE = 99
+_RANDOM_NAME_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubscribeRequest:
+    """A subscription that can be made."""
+
+    topic: str
+    channel: str
+    max_in_flight: int
+    msg_timeout_ms: int
+    """0 is nsqd's default."""
+    finishes_by_itself: bool
+    """ack=auto."""
+    requeue_on_close_ms: int
+    sample_rate: int
+    subprotocol: str | None
+    """What the answer to the upgrade names; None when the client asked for none."""
+
+
+def parse_subscribe_request(
+    raw_query: bytes, subprotocols: Sequence[str], *, max_in_flight_limit: int, limits: Limits
+) -> SubscribeRequest:
+    """
+    Read what a client asks for (docs/websocket.md, the address).
+
+    Raises:
+        InvalidRequest: A value is missing, wrong or out of range; the text names all three.
+    """
+    query = parse_query(raw_query)
+    topic, channel = _names(query)
+    sample_rate = _number(query, "sample_rate", default=0, bounds=(0, _MAX_SAMPLE_RATE))
+    if sample_rate and not is_ephemeral(channel):
+        text = (
+            "sample_rate needs a channel of this socket's own (none, or one with #ephemeral): "
+            "what nsqd skips is gone for everybody on the channel"
+        )
+        raise InvalidRequest("INVALID_ARG_SAMPLE_RATE", text)
+    if query.get("max_attempts") not in (None, b"0"):
+        text = "max_attempts is not available in this version; leave it out"
+        raise InvalidRequest("INVALID_ARG_MAX_ATTEMPTS", text)
+    has_channel = query.get("channel") is not None
+    msg_timeout_ms = 0
+    if query.get("msg_timeout_ms") is not None:
+        bounds = (_MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
+        msg_timeout_ms = _number(query, "msg_timeout_ms", default=0, bounds=bounds)
+    return SubscribeRequest(
+        topic=topic,
+        channel=channel,
+        max_in_flight=_number(
+            query,
+            "max_in_flight",
+            default=min(DEFAULT_MAX_IN_FLIGHT, max_in_flight_limit),
+            bounds=(1, max_in_flight_limit),
+        ),
+        msg_timeout_ms=msg_timeout_ms,
+        finishes_by_itself=_ack(query, default=b"client" if has_channel else b"auto") == b"auto",
+        requeue_on_close_ms=_number(
+            query, "requeue_on_close_ms", default=0, bounds=(0, limits.max_req_timeout_ms)
+        ),
+        sample_rate=sample_rate,
+        subprotocol=_subprotocol(subprotocols),
+    )
+
+
+def _names(query: Query) -> tuple[str, str]:
+    if query.get("channel") is not None:
+        return require_topic_and_channel(query)
+    return require_topic(query), new_channel_name()
+
+
+def new_channel_name() -> str:
+    """Return a name that no other socket has: ``gw.``, 26 random base32 digits, ``#ephemeral``."""
+    digits = base64.b32encode(secrets.token_bytes(_RANDOM_NAME_BYTES)).decode().rstrip("=")
+    return f"gw.{digits.lower()}#ephemeral"
+
+
+def _number(query: Query, name: str, *, default: int, bounds: tuple[int, int]) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    value = parse_int64(text)
+    if value is None or not bounds[0] <= value <= bounds[1]:
+        shown = text[:40].decode("utf-8", "replace")
+        unit = " ms" if name.endswith("_ms") else ""
+        allowed = f"{bounds[0]} to {bounds[1]}{unit}"
+        raise InvalidRequest(
+            f"INVALID_ARG_{name.upper()}", f"{name} is {shown!r}; allowed: {allowed}"
+        )
+    return value
+
+
+def _ack(query: Query, *, default: bytes) -> bytes:
+    value = query.get("ack")
+    if value is None:
+        return default
+    if value not in (b"client", b"auto"):
+        shown = value[:40].decode("utf-8", "replace")
+        text = f"ack is {shown!r}; allowed: client (the client finishes) or auto (the gateway does)"
+        raise InvalidRequest("INVALID_ARG_ACK", text)
+    return value
+
+
+def _subprotocol(offered: Sequence[str]) -> str | None:
+    if not offered:
+        return None
+    if SUBPROTOCOL not in offered:
+        shown = ", ".join(offered)[:80]
+        text = f"no subprotocol of {shown!r} is spoken here; offer {SUBPROTOCOL}, or none"
+        raise InvalidRequest("INVALID_SUBPROTOCOL", text)
+    return SUBPROTOCOL

@@ -1,0 +1,60 @@
+"""ASGI applications without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp, Message, Scope
+
+
+def http_client(app: ASGIApp) -> httpx.AsyncClient:
+    """Return a client of *app*; what fails inside becomes the answer that a caller would see."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway:8080")
+
+
+class Exchange:
+    """One scope with what the peer says, and what the application sent, in order."""
+
+    def __init__(self, scope: dict[str, Any], received: Sequence[dict[str, Any]]) -> None:
+        self.scope: Scope = scope
+        self.left = list(received)
+        self.sent: list[Message] = []
+
+    async def run(self, app: ASGIApp) -> Exchange:
+        """Let *app* serve the scope; reading more than the peer says is an error."""
+        await app(self.scope, self._receive, self._send)
+        return self
+
+    async def _receive(self) -> Message:
+        return self.left.pop(0)
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+
+def http_scope(
+    method: str, path: str, *, query: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
+) -> dict[str, Any]:
+    """Return the scope of an HTTP request."""
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": list(headers),
+    }
+
+
+def websocket_scope(path: str, *, can_answer: bool = True) -> dict[str, Any]:
+    """Return the scope of an upgrade; *can_answer*: the server lets it be refused with a body."""
+    extensions: dict[str, Any] = {"websocket.http.response": {}} if can_answer else {}
+    return {
+        "type": "websocket",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", b"gateway:8080")],
+        "extensions": extensions,
+    }

@@ -1,0 +1,26 @@
+"""The embedded broker in the test's own process, on free ports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from gateway.broker.broker import Broker
+from gateway.broker.options import BrokerOptions
+
+_FREE = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
+
+
+@asynccontextmanager
+async def embedded_broker(
+    options: BrokerOptions = _FREE, *, has_http: bool = False
+) -> AsyncIterator[Broker]:
+    """Run a broker with these *options*, but on free ports; HTTP only when it is wanted."""
+    http_address = "127.0.0.1:0" if has_http else ""
+    broker = Broker(replace(options, tcp_address="127.0.0.1:0", http_address=http_address))
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()

@@ -1,0 +1,95 @@
+"""The command line: what it prints, and with which status it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gateway
+from gateway.cli import main
+from gateway.settings import ServeSettings
+from tools.document_settings import PAGE, page
+
+
+def run(*args: str) -> int:
+    """Run the command line and return its exit status."""
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    return caught.value.code if isinstance(caught.value.code, int) else 0
+
+
+@pytest.mark.parametrize(
+    "args,status,words",
+    [
+        (["serve", "--max-sockets", "0"], 2, ["--max-sockets (flag)", "1 to 1 000 000"]),
+        (["serve", "--max-socket", "1"], 2, ["--max-socket", "--max-sockets"]),
+        (["serve", "--require-auth"], 2, ["--require-auth", "not yet", "AUTH"]),
+        (["serve", "--lookupd-http-address", "a:1"], 2, ["not yet", "discovery by nsqlookupd"]),
+        (["serve", "--listen", "0.0.0.0:8080"], 2, ["not loopback", "--embedded-broker"]),
+        (["serve", "--config", "/nowhere.toml"], 2, ["/nowhere.toml", "TOML file"]),
+        (["broker", "-data-path=/tmp"], 2, ["--data-path", "not yet", "disk"]),
+        (["broker", "--tcp-address", "here"], 2, ["--tcp-address", "'here'", "host:port"]),
+        (["broker", "-tcp-address=192.0.2.1:1"], 1, ["192.0.2.1:1", "cannot listen"]),
+        (["fly"], 2, ["fly"]),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_a_status(
+    args: list[str], status: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 is wrong use, 1 is failure; there is never a traceback."""
+    code = run(*args)
+
+    errors = capsys.readouterr().err
+    assert status == code
+    assert [] == [word for word in [*words] if word not in errors]
+    assert "Traceback" not in errors
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """The package's version is the one that is told."""
+    assert 0 == run("--version")
+    assert f"nsq-gateway, version {gateway.__version__}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "broker", "settings"])
+def test_help_shows_default_range_and_variable(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each flag's line can stand alone."""
+    assert 0 == run(command, "--help")
+
+    text = " ".join(capsys.readouterr().out.split())
+    expected = "[default: 1048576; allowed: 1 to 1 073 741 824 bytes; NSQ_GATEWAY_MAX_MSG_SIZE]"
+    assert expected in text
+
+
+def test_settings_tell_each_value_and_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of them are there, in one form for people and one for programs."""
+    config = tmp_path / "gateway.toml"
+    config.write_text("max_sockets = 7\n")
+    monkeypatch.setenv("NSQ_GATEWAY_SLOW_CONSUMER_S", "2.5")
+
+    run("settings", "--json", "--config", str(config), "--nsqd-tcp-address", "a:1")
+
+    rows = json.loads(capsys.readouterr().out)
+    assert set(ServeSettings.model_fields) == set(rows)
+    assert [(7, "file"), (2.5, "environment"), (["a:1"], "flag"), ("info", "default")] == [
+        (rows[name]["value"], rows[name]["origin"])
+        for name in ("max_sockets", "slow_consumer_s", "nsqd_tcp_address", "log_level")
+    ]
+
+
+def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """Name, value, origin."""
+    run("settings", "--insecure")
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["insecure", "true", "flag"] in rows
+    assert ["nsqd_tcp_address", "none", "default"] in rows
+
+
+def test_the_page_of_settings_is_current() -> None:
+    """docs/configuration.md is what tools/document_settings.py writes."""
+    assert page() == PAGE.read_text()

@@ -1,0 +1,123 @@
+"""Where values come from, and what stands above what."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings_sources import flag_of, load, variable_of
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return a TOML file that names one setting of serve."""
+    path = tmp_path / "gateway.toml"
+    path.write_text("max_sockets = 3\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "layers,expected",
+    [
+        ((), (1_000, "default")),
+        (("file",), (3, "file")),
+        (("file", "environment"), (2, "environment")),
+        (("file", "environment", "flag"), (1, "flag")),
+        (("environment", "flag"), (1, "flag")),
+        (("file", "flag"), (1, "flag")),
+    ],
+)
+def test_flag_beats_environment_beats_file_beats_default(
+    layers: tuple[str, ...],
+    expected: tuple[int, str],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The highest layer that names a setting decides, and is told as its origin."""
+    if "environment" in layers:
+        monkeypatch.setenv("NSQ_GATEWAY_MAX_SOCKETS", "2")
+    flags = {"max_sockets": "1"} if "flag" in layers else {}
+
+    loaded = load(ServeSettings, flags, config if "file" in layers else None)
+
+    assert expected == (loaded.settings.max_sockets, loaded.origins["max_sockets"])
+
+
+def test_a_list_can_stand_in_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TOML writes it as a list, the environment with commas."""
+    path = tmp_path / "gateway.toml"
+    path.write_text('nsqd_tcp_address = ["a:1", "b:2"]\n')
+    monkeypatch.setenv("NSQ_GATEWAY_NSQD_HTTP_ADDRESS", "a:3,b:4")
+
+    settings = load(ServeSettings, {}, path).settings
+
+    assert (("a:1", "b:2"), ("a:3", "b:4")) == (
+        settings.nsqd_tcp_address,
+        settings.nsqd_http_address,
+    )
+
+
+def test_an_unknown_key_of_the_file_names_the_nearest_setting(tmp_path: Path) -> None:
+    """A slip of the pen does not turn into a default."""
+    path = tmp_path / "gateway.toml"
+    path.write_text("max_socket = 3\n")
+
+    with pytest.raises(SettingsError, match=r"max_socket .*did you mean max_sockets"):
+        load(ServeSettings, {}, path)
+
+
+def test_an_unknown_variable_names_the_nearest_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable with our prefix is meant for us."""
+    monkeypatch.setenv("NSQ_GATEWAY_NSQD_TCP_ADRESS", "a:1")
+
+    with pytest.raises(SettingsError, match="did you mean nsqd_tcp_address"):
+        load(ServeSettings, {})
+
+
+def test_a_setting_of_a_later_version_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ignore a wish for AUTH in silence would be worse than to refuse it."""
+    monkeypatch.setenv("NSQ_GATEWAY_REQUIRE_AUTH", "true")
+
+    with pytest.raises(SettingsError, match="not yet: AUTH is for a later version"):
+        load(ServeSettings, {})
+
+
+def test_settings_of_the_other_command_may_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One environment can serve both commands."""
+    monkeypatch.setenv("NSQ_GATEWAY_MEM_QUEUE_SIZE", "5")
+
+    assert (5, 1_000) == (
+        load(BrokerSettings, {}).settings.mem_queue_size,
+        load(ServeSettings, {}).settings.max_sockets,
+    )
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is what a template leaves behind."""
+    monkeypatch.setenv("NSQ_GATEWAY_MAX_SOCKETS", "")
+
+    assert "default" == load(ServeSettings, {}).origins["max_sockets"]
+
+
+@pytest.mark.parametrize(
+    "text,expected", [(None, "the path of a TOML file"), ("max_sockets = \n", "TOML")]
+)
+def test_a_file_that_cannot_be_read_is_named(
+    text: str | None, expected: str, tmp_path: Path
+) -> None:
+    """A missing file and broken TOML are each one sentence."""
+    path = tmp_path / "gateway.toml"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(SettingsError, match=expected):
+        load(ServeSettings, {}, path)
+
+
+def test_one_name_has_three_forms() -> None:
+    """Flag and variable are made from the name."""
+    assert ("--max-sockets", "NSQ_GATEWAY_MAX_SOCKETS") == (
+        flag_of("max_sockets"),
+        variable_of("max_sockets"),
+    )

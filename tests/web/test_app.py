@@ -1,0 +1,240 @@
+"""Every path of the public port, and every one that is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import NoBroker
+from gateway.protocol.wire import Limits
+from gateway.web import app as app_module
+from gateway.web.app import WebParts, _PublicApp, create_app
+from tests.support.asgi import Exchange, http_client, websocket_scope
+from tests.support.recording_publisher import RecordingPublisher
+
+
+async def subscribe(scope: Scope, receive: Receive, send: Send) -> None:
+    """Accept, as the subscribe plane would."""
+    del scope, receive
+    await send({"type": "websocket.accept"})
+
+
+@pytest.fixture
+def publisher() -> RecordingPublisher:
+    """A publisher that a test can make fail."""
+    return RecordingPublisher()
+
+
+@pytest.fixture
+def parts(publisher: RecordingPublisher) -> WebParts:
+    """A public port that one foreign page may use."""
+    return WebParts(
+        publisher=publisher, limits=Limits(), subscribe=subscribe, allow_origin=("http://friend",)
+    )
+
+
+async def test_ping_answers_ok_without_the_header_of_nsq(parts: WebParts) -> None:
+    """As nsqd's own."""
+    answer = await http_client(create_app(parts)).get("/ping", headers={"X-Request-Id": "r-1"})
+
+    assert (200, "OK") == (answer.status_code, answer.text)
+    assert {
+        "content-type": "text/plain; charset=utf-8",
+        "content-length": "2",
+        "x-request-id": "r-1",
+    } == dict(answer.headers)
+
+
+async def test_a_publish_is_answered_in_front(
+    parts: WebParts, publisher: RecordingPublisher
+) -> None:
+    """POST /pub and /mpub reach the publisher."""
+    client = http_client(create_app(parts))
+
+    answers = [
+        await client.post("/pub?topic=t", content=b"a"),
+        await client.post("/mpub?topic=t", content=b"b\nc"),
+    ]
+
+    assert [200, 200] == [answer.status_code for answer in answers]
+    assert [("t", [b"a"], 0), ("t", [b"b", b"c"], 0)] == publisher.published
+
+
+@pytest.mark.parametrize(
+    "method,path,status,token",
+    [
+        ("GET", "/nothing", 404, "NOT_FOUND"),
+        ("GET", "/", 404, "NOT_FOUND"),
+        ("GET", "/stats", 404, "NOT_FOUND"),
+        ("GET", "/docs", 404, "NOT_FOUND"),
+        ("GET", "/openapi.json", 404, "NOT_FOUND"),
+        ("GET", "/livez", 404, "NOT_FOUND"),
+        ("GET", "/metrics", 404, "NOT_FOUND"),
+        ("GET", "/pub", 405, "METHOD_NOT_ALLOWED"),
+        ("PUT", "/mpub", 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/ping", 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/sub", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/sub", 426, "UPGRADE_REQUIRED"),
+    ],
+)
+async def test_what_is_not_there_is_a_problem_with_the_word_of_nsqd(
+    method: str, path: str, status: int, token: str, parts: WebParts
+) -> None:
+    """FastAPI's own bodies are never seen."""
+    answer = await http_client(create_app(parts)).request(method, path)
+
+    document = answer.json()
+    assert (status, "application/problem+json") == (
+        answer.status_code,
+        answer.headers["content-type"],
+    )
+    assert (status, token) == (document["status"], document["message"])
+    assert document["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "method,path,allow",
+    [
+        ("HEAD", "/ping", "GET, OPTIONS"),
+        ("OPTIONS", "/ping", "GET, OPTIONS"),
+        ("GET", "/pub", "OPTIONS, POST"),
+        ("OPTIONS", "/mpub", "OPTIONS, POST"),
+        ("DELETE", "/sub", "GET, OPTIONS"),
+    ],
+)
+async def test_allow_tells_the_methods(method: str, path: str, allow: str, parts: WebParts) -> None:
+    """405 and OPTIONS have the same header."""
+    answer = await http_client(create_app(parts)).request(method, path)
+
+    assert allow == answer.headers["allow"]
+
+
+async def test_a_nearly_right_path_is_redirected(parts: WebParts) -> None:
+    """A slash or a capital letter leads to the path, with the query."""
+    answer = await http_client(create_app(parts)).post("/Pub/?topic=t", content=b"a")
+
+    assert (307, "/pub?topic=t") == (answer.status_code, answer.headers["location"])
+
+
+async def test_sub_without_an_upgrade_tells_how_to_connect(parts: WebParts) -> None:
+    """The answer names what to upgrade to, and the parameters."""
+    answer = await http_client(create_app(parts)).get("/sub?topic=t")
+
+    assert "websocket" == answer.headers["upgrade"]
+    assert "ws://HOST/sub?topic=TOPIC&channel=CHANNEL" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "method,path,origin,status",
+    [
+        ("POST", "/pub?topic=t", "http://evil", 403),
+        ("POST", "/mpub?topic=t", "http://evil", 403),
+        ("POST", "/topic/create?topic=t", "http://evil", 403),
+        ("POST", "/pub?topic=t", "null", 403),
+        ("POST", "/pub?topic=t", "http://gateway:8080", 200),
+        ("POST", "/pub?topic=t", "http://friend", 200),
+        ("GET", "/ping", "http://evil", 200),
+    ],
+)
+async def test_a_post_of_a_foreign_page_is_forbidden(
+    method: str, path: str, origin: str, status: int, parts: WebParts
+) -> None:
+    """Our own pages and those on the list may post; reading is not meant."""
+    client = http_client(create_app(parts))
+
+    answer = await client.request(method, path, content=b"a", headers={"Origin": origin})
+
+    assert status == answer.status_code
+
+
+async def test_a_forbidden_page_publishes_nothing(
+    parts: WebParts, publisher: RecordingPublisher
+) -> None:
+    """403 comes before everything else."""
+    client = http_client(create_app(parts))
+
+    answer = await client.post("/pub?topic=t", content=b"a", headers={"Origin": "http://evil"})
+
+    assert "FORBIDDEN" == answer.json()["message"]
+    assert [] == publisher.published
+
+
+async def test_a_request_id_of_the_caller_is_on_every_answer(
+    parts: WebParts, publisher: RecordingPublisher
+) -> None:
+    """Good and bad answers, in front and behind, name the request."""
+    client = http_client(create_app(parts))
+    client.headers["X-Request-Id"] = "mine"
+    answers = [
+        await client.post("/pub?topic=t", content=b"a"),
+        await client.post("/pub", content=b"a"),
+        await client.get("/ping"),
+        await client.options("/ping"),
+        await client.get("/nothing"),
+    ]
+    publisher.error = NoBroker("none")
+    answers.append(await client.post("/pub?topic=t", content=b"a"))
+
+    assert ["mine"] * 6 == [answer.headers["x-request-id"] for answer in answers]
+
+
+async def test_a_failure_behind_fastapi_is_a_problem_too(
+    parts: WebParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that nobody expected is 500 without its text."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("inner")
+
+    monkeypatch.setattr(app_module, "text_answer", broken)
+
+    answer = await http_client(create_app(parts)).get("/ping")
+
+    assert (500, "INTERNAL_ERROR") == (answer.status_code, answer.json()["message"])
+    assert "inner" not in answer.text
+
+
+async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: WebParts) -> None:
+    """A route's own checks answer 400 with nsqd's word, not FastAPI's 422."""
+    app = _PublicApp(parts)
+
+    async def double(number: int) -> int:
+        return 2 * number
+
+    app._rest.add_api_route("/double", double, methods=["GET"])
+
+    answer = await http_client(app).get("/double?number=x")
+
+    assert (400, "INVALID_REQUEST") == (answer.status_code, answer.json()["message"])
+
+
+async def test_a_websocket_of_sub_goes_to_the_subscribe_plane(parts: WebParts) -> None:
+    """The endpoint gets the scope as it came."""
+    exchange = await Exchange(websocket_scope("/sub"), []).run(create_app(parts))
+
+    assert [{"type": "websocket.accept"}] == exchange.sent
+
+
+async def test_a_websocket_elsewhere_is_refused_before_the_upgrade(parts: WebParts) -> None:
+    """The refusal is 404 with a problem body."""
+    scope = websocket_scope("/ws")
+
+    exchange = await Exchange(scope, [{"type": "websocket.connect"}]).run(create_app(parts))
+
+    start, body = exchange.sent
+    assert ("websocket.http.response.start", 404) == (start["type"], start["status"])
+    assert "there is no /ws; there are /sub" == json.loads(body["body"])["detail"]
+
+
+async def test_start_and_end_of_the_server_are_answered(parts: WebParts) -> None:
+    """A server with lifespan on is content."""
+    events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    scope = {"type": "lifespan", "state": {}}
+
+    exchange = await Exchange(scope, events).run(create_app(parts))
+
+    assert ["lifespan.startup.complete", "lifespan.shutdown.complete"] == [
+        event["type"] for event in exchange.sent
+    ]

@@ -1,0 +1,311 @@
+"""POST /pub and /mpub: checks in nsqd's order, and an answer that means something."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.client.publisher import Publisher, PublisherOptions
+from gateway.errors import BrokerRefused, NoBroker, OutcomeUnknown, Overloaded
+from gateway.protocol.wire import Limits
+from gateway.telemetry import REGISTRY
+from gateway.web.app import WebParts, create_app
+from gateway.web.publish import Publishes, PublishPlane
+from tests.support.asgi import Exchange, http_client, http_scope
+from tests.support.nsqd import real_nsqd
+from tests.support.raw_http import exchange
+from tests.support.recording_publisher import RecordingPublisher
+
+SMALL = Limits(max_msg_size_bytes=10, max_body_size_bytes=40, max_req_timeout_ms=5_000)
+
+
+def client_of(publisher: Publishes, limits: Limits = SMALL) -> httpx.AsyncClient:
+    """Return a client of the public port with *publisher* behind it."""
+
+    async def nobody(*_: object) -> None:
+        raise NotImplementedError
+
+    return http_client(create_app(WebParts(publisher=publisher, limits=limits, subscribe=nobody)))
+
+
+async def in_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    """Yield a body whose size is not told."""
+    for chunk in chunks:
+        yield chunk
+
+
+@pytest.fixture
+def publisher() -> RecordingPublisher:
+    """A publisher that a test can make fail."""
+    return RecordingPublisher()
+
+
+async def test_ok_is_nsqds_answer(publisher: RecordingPublisher) -> None:
+    """Status, body and headers are those of nsqd, and a request id."""
+    answer = await client_of(publisher).post(
+        "/pub?topic=t&defer=5000", content=b"1234567890", headers={"X-Request-Id": "r-1"}
+    )
+
+    assert (200, "OK") == (answer.status_code, answer.text)
+    assert {
+        "content-type": "text/plain; charset=utf-8",
+        "content-length": "2",
+        "x-nsq-content-type": "nsq; version=1.0",
+        "x-request-id": "r-1",
+    } == dict(answer.headers)
+    assert [("t", [b"1234567890"], 5_000)] == publisher.published
+
+
+async def test_a_body_in_chunks_is_put_together(publisher: RecordingPublisher) -> None:
+    """The message is the whole body."""
+    answer = await client_of(publisher).post("/pub?topic=t", content=in_chunks(b"ab", b"", b"\0c"))
+
+    assert 200 == answer.status_code
+    assert [("t", [b"ab\0c"], 0)] == publisher.published
+
+
+async def test_a_body_that_comes_at_once_is_taken_as_it_is(publisher: RecordingPublisher) -> None:
+    """A server that has the whole body gives it in one event."""
+    event = {"type": "http.request", "body": b"a", "more_body": False}
+    whole = Exchange(http_scope("POST", "/pub", query=b"topic=t"), [event])
+
+    await whole.run(PublishPlane(publisher, SMALL).pub)
+
+    assert [("t", [b"a"], 0)] == publisher.published
+
+
+@pytest.mark.parametrize(
+    "target,error,result",
+    [
+        ("/pub?topic=t", None, "OK"),
+        ("/mpub?topic=t", None, "OK"),
+        ("/pub", None, "MISSING_ARG_TOPIC"),
+        ("/mpub?topic=t", NoBroker("none"), "NO_BROKER"),
+        ("/pub?topic=t", ValueError("inner"), "INTERNAL_ERROR"),
+    ],
+)
+async def test_answers_are_counted_by_route_and_result(
+    target: str, error: Exception | None, result: str
+) -> None:
+    """The metric has the path without its query, and OK or the token."""
+    name = "nsq_gateway_publish_requests_total"
+    labels = {"route": target.partition("?")[0], "result": result}
+    before = REGISTRY.get_sample_value(name, labels) or 0.0
+
+    await client_of(RecordingPublisher(error)).post(target, content=b"x")
+
+    assert before + 1 == REGISTRY.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize(
+    "body,expected",
+    [
+        (b"", []),
+        (b"\n\n", []),
+        (b"a\n\nb\r", [b"a", b"b\r"]),
+    ],
+)
+async def test_lines_are_published_together(
+    body: bytes, expected: list[bytes], publisher: RecordingPublisher
+) -> None:
+    """One publish of all lines, also of none."""
+    answer = await client_of(publisher).post("/mpub?topic=t", content=body)
+
+    assert (200, "OK") == (answer.status_code, answer.text)
+    assert [("t", expected, 0)] == publisher.published
+
+
+async def test_a_binary_body_is_published_together(publisher: RecordingPublisher) -> None:
+    """Sizes, not newlines, tell the messages apart."""
+    body = struct.pack(">ii2si1s", 2, 2, b"a\n", 1, b"b")
+
+    answer = await client_of(publisher).post("/mpub?topic=t&binary=true", content=body)
+
+    assert 200 == answer.status_code
+    assert [("t", [b"a\n", b"b"], 0)] == publisher.published
+
+
+@pytest.mark.parametrize(
+    "target,body,status,token",
+    [
+        ("/pub", b"", 400, "MSG_EMPTY"),
+        ("/pub?a=;", b"", 400, "MSG_EMPTY"),
+        ("/pub?topic=t;", b"x", 400, "INVALID_REQUEST"),
+        ("/pub", b"x", 400, "MISSING_ARG_TOPIC"),
+        ("/pub?topic=&defer=x", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=a%0Ab", b"x", 400, "INVALID_TOPIC"),
+        ("/pub?topic=t&defer=x", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=5001", b"x", 400, "INVALID_DEFER"),
+        ("/pub", b"x" * 11, 413, "MSG_TOO_BIG"),
+        ("/mpub", b"x" * 41, 413, "BODY_TOO_BIG"),
+        ("/mpub", b"x" * 11, 400, "MISSING_ARG_TOPIC"),
+        ("/mpub?topic=t", b"x" * 11, 413, "MSG_TOO_BIG"),
+        ("/mpub?topic=t&binary=1", b"x", 413, "BAD_BODY"),
+        ("/mpub?topic=t&binary", b"\0\0\0\1", 413, "BAD_MESSAGE"),
+    ],
+)
+async def test_a_refusal_has_the_word_that_nsqd_finds_first(
+    target: str, body: bytes, status: int, token: str, publisher: RecordingPublisher
+) -> None:
+    """Checks come in nsqd's order, and nothing is published."""
+    answer = await client_of(publisher).post(target, content=body)
+
+    assert (status, token) == (answer.status_code, answer.json()["message"])
+    assert [] == publisher.published
+
+
+@pytest.mark.parametrize(
+    "target,body,token",
+    [
+        ("/pub?topic=t", b"x" * 11, "MSG_TOO_BIG"),
+        ("/mpub?topic=t", b"123456789\n" * 4 + b"\n", "BODY_TOO_BIG"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\1\0\0\0\1a" + b" " * 32, "BODY_TOO_BIG"),
+    ],
+)
+async def test_one_byte_too_many_is_refused_in_chunks_too(
+    target: str, body: bytes, token: str, publisher: RecordingPublisher
+) -> None:
+    """A body whose size is not told is counted."""
+    answer = await client_of(publisher).post(target, content=in_chunks(body[:5], body[5:]))
+
+    assert (413, token) == (answer.status_code, answer.json()["message"])
+    assert [] == publisher.published
+
+
+async def test_a_body_that_is_told_to_be_too_big_is_not_read(
+    publisher: RecordingPublisher,
+) -> None:
+    """Content-Length alone is enough for 413."""
+    scope = http_scope("POST", "/pub", query=b"topic=t", headers=[(b"content-length", b"11")])
+
+    unread = await Exchange(scope, []).run(PublishPlane(publisher, SMALL).pub)
+
+    assert 413 == unread.sent[0]["status"]
+
+
+@pytest.mark.parametrize("path,fits", [("/pub", 10), ("/mpub", 40)])
+async def test_reading_stops_behind_the_limit(
+    path: str, fits: int, publisher: RecordingPublisher
+) -> None:
+    """The chunk that goes over the limit is the last one read."""
+    plane = PublishPlane(publisher, SMALL)
+    chunk = {"type": "http.request", "body": b"12345", "more_body": True}
+    endless = Exchange(http_scope("POST", path, query=b"topic=t"), [chunk] * 20)
+
+    await endless.run({"/pub": plane.pub, "/mpub": plane.mpub}[path])
+
+    assert 20 - (fits // 5 + 1) == len(endless.left)
+    assert 413 == endless.sent[0]["status"]
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_a_client_that_leaves_in_the_middle_publishes_nothing(
+    path: str, publisher: RecordingPublisher
+) -> None:
+    """Half a body is no message, and nobody is there to be answered."""
+    plane = PublishPlane(publisher, SMALL)
+    events: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"half", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    left = Exchange(http_scope("POST", path, query=b"topic=t"), events)
+
+    await left.run({"/pub": plane.pub, "/mpub": plane.mpub}[path])
+
+    assert [] == left.sent
+    assert [] == publisher.published
+
+
+@pytest.mark.parametrize(
+    "error,status,token",
+    [
+        (Overloaded(waiting_bytes=2, limit_bytes=1), 503, "OVERLOADED"),
+        (NoBroker("none"), 503, "NO_BROKER"),
+        (OutcomeUnknown("cut"), 504, "OUTCOME_UNKNOWN"),
+        (BrokerRefused("E_PUB_FAILED", "PUB failed exiting"), 503, "EXITING"),
+        (ValueError("inner"), 500, "INTERNAL_ERROR"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_what_the_publisher_says_is_what_the_caller_hears(
+    path: str, error: Exception, status: int, token: str
+) -> None:
+    """Every outcome but OK is a problem with its token."""
+    answer = await client_of(RecordingPublisher(error)).post(f"{path}?topic=t", content=b"x")
+
+    assert (status, token) == (answer.status_code, answer.json()["message"])
+    assert "inner" not in answer.text
+
+
+async def test_lines_that_grow_too_big_on_the_wire_are_refused() -> None:
+    """Each message takes 4 more bytes in V2: what does not fit one MPUB is BODY_TOO_BIG."""
+    publisher = Publisher([], PublisherOptions(limits=SMALL))
+
+    fits = await client_of(publisher).post("/mpub?topic=t", content=b"a\n" * 7)
+    over = await client_of(publisher).post("/mpub?topic=t", content=b"a\n" * 8)
+
+    assert (503, "NO_BROKER") == (fits.status_code, fits.json()["message"])
+    assert (413, "BODY_TOO_BIG") == (over.status_code, over.json()["message"])
+
+
+REQUESTS = [
+    (target, body, chunked)
+    for target, body in [
+        ("/pub", b""),
+        ("/pub", b"x"),
+        ("/pub?topic=t", b""),
+        ("/pub?topic=t", b"1234567890"),
+        ("/pub?topic=t", b"12345678901"),
+        ("/pub?topic=t&defer=5000", b"\0\n"),
+        ("/pub?topic=t&defer=5001", b"x"),
+        ("/pub?topic=a%0A", b"x"),
+        ("/mpub", b""),
+        ("/mpub?topic=t", b""),
+        ("/mpub?topic=t", b"\n\n"),
+        ("/mpub?topic=t", b"a\nb\n"),
+        ("/mpub?topic=t", b"12345678901"),
+        ("/mpub?topic=t", b"123456789\n" * 3 + b"\n" * 10),
+        ("/mpub?topic=t", b"123456789\n" * 4 + b"\n"),
+        ("/mpub?topic=t", b"x" * 41),
+        ("/mpub?topic=t", b"12345678901\n" + b"\n" * 40),
+        ("/mpub?topic=t", b"123456789\n" * 3 + b"12345678901\n"),
+        ("/mpub?topic=t&binary=0", b"a"),
+        ("/mpub?topic=t&binary=1", b""),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\0"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\x08"),
+        ("/mpub?topic=t&binary=1", b"\xff\xff\xff\xff"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\1"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\1\0\0\0\0"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\1\0\0\0\x0b12345678901"),
+        ("/mpub?topic=t&binary=1", b"\0\0\0\1\0\0\0\2a"),
+        ("/mpub?topic=t&binary", b"\0\0\0\1\0\0\0\1abc"),
+        ("/mpub?topic=t&binary=no", b"a\nb"),
+    ]
+    for chunked in (False, True)
+]
+
+
+@pytest.mark.nsqd
+async def test_a_real_nsqd_answers_every_body_so() -> None:
+    """The requests above, whole and in chunks, get the same status and word from nsqd."""
+    client = client_of(RecordingPublisher())
+    expected = {}
+    actual = {}
+    flags = ("--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=5s")
+    async with real_nsqd(*flags) as nsqd:
+        for request in REQUESTS:
+            target, body, chunked = request
+            theirs = await exchange(nsqd.http_address, "POST", target, body, chunked=chunked)
+            ours = await client.post(target, content=in_chunks(body) if chunked else body)
+            expected[request] = theirs.status, theirs.message
+            actual[request] = (
+                ours.status_code,
+                "" if ours.status_code == 200 else ours.json()["message"],
+            )
+
+    assert expected == actual

@@ -1,0 +1,54 @@
+"""What no route takes is answered as nsqd does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.web.unrouted import answer_unrouted
+from tests.support.asgi import http_scope
+
+ROUTES = {"/pub": ("POST",), "/ping": ("GET",)}
+
+
+def test_an_unknown_path_is_404_and_tells_the_known_ones() -> None:
+    """The body is a problem with nsqd's token."""
+    status, _, body = answer_unrouted(http_scope("GET", "/nothing"), ROUTES, "r")
+
+    document = json.loads(body)
+    assert (404, "NOT_FOUND") == (status, document["message"])
+    assert "there is no /nothing; there are /ping, /pub" == document["detail"]
+
+
+def test_a_wrong_method_is_405_with_allow() -> None:
+    """The header says which methods there are."""
+    status, headers, body = answer_unrouted(http_scope("GET", "/pub"), ROUTES, "r")
+
+    assert (405, "METHOD_NOT_ALLOWED") == (status, json.loads(body)["message"])
+    assert (b"allow", b"OPTIONS, POST") in headers
+
+
+def test_options_is_empty_with_allow() -> None:
+    """Status 200, no body, no type."""
+    answer = answer_unrouted(http_scope("OPTIONS", "/ping"), ROUTES, "r")
+
+    headers = [(b"allow", b"GET, OPTIONS"), (b"content-length", b"0"), (b"x-request-id", b"r")]
+    assert (200, headers, b"") == answer
+
+
+@pytest.mark.parametrize(
+    "method,path,query,status,location",
+    [
+        ("GET", "/ping/", b"", 301, b"/ping"),
+        ("POST", "/Pub", b"topic=t&x=%20", 307, b"/pub?topic=t&x=%20"),
+    ],
+)
+def test_a_path_that_is_nearly_right_is_redirected(
+    method: str, path: str, query: bytes, status: int, location: bytes
+) -> None:
+    """The query goes along."""
+    answer = answer_unrouted(http_scope(method, path, query=query), ROUTES, "r")
+
+    headers = [(b"location", location), (b"content-length", b"0"), (b"x-request-id", b"r")]
+    assert (status, headers, b"") == answer
