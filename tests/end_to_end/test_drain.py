@@ -1,0 +1,166 @@
+"""SIGTERM: not ready any more, sockets told and closed over a while, publishes still answered."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AbstractAsyncContextManager
+
+import httpx
+import pytest
+
+from tests.support.gateway import RunningGateway, gateway_with_nsqd
+from tests.support.mortal_broker import MortalBroker
+from tests.support.raw_socket import handshake, raw_socket
+from tests.support.subscriber_client import Json, SubscriberClient, refusal
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BRIEF, LONG = "--drain-window-s=0.5", "--drain-window-s=60"
+"""Long enough to see the closes spread; longer than any test, which then ends it itself."""
+
+
+def in_front_of(broker: MortalBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
+    """Return a gateway whose broker outlives it."""
+    return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
+
+
+async def terminate(gateway: RunningGateway, client: SubscriberClient) -> Json:
+    """Send SIGTERM; return what *client* is told: from now on the gateway drains."""
+    gateway.program.signal(signal.SIGTERM)
+    return await client.receive()
+
+
+async def test_a_drain_tells_every_socket_and_closes_it_with_1012(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """CLOSE_WAIT says when to come back, then comes the close, and the exit status is 0."""
+    async with in_front_of(shared_broker, BRIEF) as gateway:
+        async with (
+            gateway.subscribe(topic, "c") as one,
+            gateway.subscribe(topic, "c") as two,
+            gateway.subscribe(topic) as viewer,
+        ):
+            told = await terminate(gateway, one)
+            codes = [(await client.closed())[0] for client in (one, two, viewer)]
+        status = await gateway.program.ended()
+
+    assert ("response", "CLS", None) == (told["type"], told["cmd"], told["ref"])
+    assert ("CLOSE_WAIT", "drain") == (told["data"]["state"], told["data"]["reason"])
+    assert told["data"]["reconnect_after_ms"] in range(60_000)
+    assert ([1012, 1012, 1012], 0) == (codes, status)
+
+
+async def test_a_gateway_that_drains_is_not_ready(shared_broker: MortalBroker, topic: str) -> None:
+    """/readyz is 200 before and 503 from the signal on; /livez stays 200."""
+    async with (
+        in_front_of(shared_broker, LONG) as gateway,
+        gateway.subscribe(topic, "c") as client,
+        httpx.AsyncClient(base_url=gateway.management_url, trust_env=False) as probe,
+    ):
+        before = await probe.get("/readyz")
+        await terminate(gateway, client)
+        after, alive = await probe.get("/readyz"), await probe.get("/livez")
+
+    assert (200, 503, 200) == (before.status_code, after.status_code, alive.status_code)
+
+
+async def test_a_gateway_that_drains_still_publishes(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """What is posted while sockets leave is answered OK, and waits at the broker for others."""
+    async with (
+        in_front_of(shared_broker, LONG) as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await terminate(gateway, client)
+        await gateway.publish(topic, b"late")
+
+        assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+        assert "nothing came" == (await client.next_delivery())["ref"]
+
+
+async def test_a_gateway_that_drains_takes_no_new_socket(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """An upgrade is refused with 503, to be tried elsewhere."""
+    async with (
+        in_front_of(shared_broker, LONG) as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await terminate(gateway, client)
+        status, problem = await refusal(gateway.sub_url(topic, "c"))
+
+    assert (503, "FULL", True) == (status, problem["message"], problem["retryable"])
+
+
+async def test_answers_are_taken_while_a_gateway_drains(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """A FIN between CLOSE_WAIT and the close counts; what is left is handed back."""
+    async with (
+        in_front_of(shared_broker, BRIEF) as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await gateway.post("/mpub", b"1\n2", topic=topic)
+        first, _second = await client.messages(2)
+        await terminate(gateway, client)
+        await client.finish(first)
+        await client.closed()
+
+        assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+
+
+async def test_a_second_signal_ends_a_drain(shared_broker: MortalBroker, topic: str) -> None:
+    """Who is in a hurry says so twice; sockets are closed all the same, and hand back."""
+    async with (
+        in_front_of(shared_broker, LONG) as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await gateway.publish(topic, b"held")
+        await client.message()
+        await terminate(gateway, client)
+        gateway.program.signal(signal.SIGTERM)
+        code, _ = await client.closed()
+        await gateway.program.ended()
+
+        assert 1012 == code
+        assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+
+
+async def test_a_drain_without_sockets_ends_at_once(shared_broker: MortalBroker) -> None:
+    """There is nothing to wait for."""
+    async with in_front_of(shared_broker, LONG) as gateway:
+        gateway.program.signal(signal.SIGTERM)
+
+        assert 0 == await gateway.program.ended()
+
+
+async def test_a_drain_ends_although_the_broker_is_frozen(broker: MortalBroker, topic: str) -> None:
+    """A broker that does not answer holds up no shutdown."""
+    async with in_front_of(broker, BRIEF) as gateway:
+        async with gateway.subscribe(topic, "c") as client:
+            broker.freeze()
+            await terminate(gateway, client)
+            code, _ = await client.closed()
+
+        assert (1012, 0) == (code, await gateway.program.ended())
+
+
+async def test_a_socket_that_is_being_opened_when_a_drain_begins_is_refused(
+    broker: MortalBroker, topic: str
+) -> None:
+    """Its subscription comes too late: 503, and the gateway does not wait for it."""
+    async with (
+        in_front_of(broker, BRIEF) as gateway,
+        gateway.subscribe(topic, "c") as client,
+        raw_socket(gateway.address) as opening,
+    ):
+        broker.freeze()
+        await opening.send(handshake(gateway.address, f"/sub?topic={topic}&channel=c"))
+        # Answered behind the request above, which now waits for the broker.
+        await gateway.http.get("/ping")
+        await terminate(gateway, client)
+        broker.thaw()
+        answer = await opening.read_until(b"\r\n")
+
+        assert (b"HTTP/1.1 503 ", 0) == (answer[:13], await gateway.program.ended())
