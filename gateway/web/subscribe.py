@@ -16,10 +16,10 @@ from gateway.errors import Full, GatewayError
 from gateway.protocol.identify import Offer
 from gateway.protocol.wire import Limits
 from gateway.session.session import SessionOptions
-from gateway.telemetry import gauge, get_logger
+from gateway.telemetry import counter, gauge, get_logger
 from gateway.web.access import check_origin, request_id_of
 from gateway.web.answers import deny_websocket
-from gateway.web.faults import problem
+from gateway.web.faults import CloseCode, problem
 from gateway.web.subscribe_request import SubscribeRequest, parse_subscribe_request
 from gateway.web.subscriber_socket import SubscriberSocket
 
@@ -29,6 +29,8 @@ OUTPUT_BUFFER_TIMEOUT_MS = 25
 """nsqd's default holds a lone message back for 250 ms; less than 25 is not to be had."""
 
 _RECONNECT_WITHIN_MS = 5_000
+_USUAL_CODES = frozenset({*CloseCode, 1001, 1002, 1005, 1006})
+_CLOSED_SOCKETS = counter("sockets_closed_total", "WebSockets that have ended, by code.", ["code"])
 _OPEN_SOCKETS = gauge("sockets_open", "WebSocket subscribers that are connected.")
 
 
@@ -79,6 +81,7 @@ class SubscribeEndpoint:
         finally:
             self._sockets.discard(socket)
             _OPEN_SOCKETS.set(len(self._sockets))
+            _CLOSED_SOCKETS.labels(_code_label(socket.close_code)).inc()
             if not self._sockets:
                 self._all_gone.set()
             log.info(
@@ -171,3 +174,8 @@ class SubscribeEndpoint:
             self._all_gone.clear()
             await self._all_gone.wait()
         return len(sockets)
+
+
+def _code_label(code: int) -> str:
+    """Return *code* for a metric: a client may send any, and labels are bounded."""
+    return str(int(code)) if code in _USUAL_CODES else "other"

@@ -27,7 +27,7 @@ from gateway.session.actions import (
     Touch,
 )
 from gateway.session.session import Session, SessionOptions
-from gateway.telemetry import spawn
+from gateway.telemetry import counter, spawn
 from gateway.web.faults import CloseCode
 from gateway.web.websocket_protocol import ABORT_EXTENSION
 
@@ -42,6 +42,10 @@ CLOSE_CODES: dict[EndReason, CloseCode] = {
     EndReason.NO_BROKER: CloseCode.NO_BROKER,
     EndReason.TOO_MANY_ERRORS: CloseCode.TOO_MANY_ERRORS,
 }
+
+_DELIVERED = counter("messages_delivered_total", "Messages written to WebSocket clients.")
+_ANSWERED = counter("messages_answered_total", "Answers passed on to NSQ, by verb.", ["verb"])
+_FINISHED, _REQUEUED, _TOUCHED = (_ANSWERED.labels(verb) for verb in ("FIN", "REQ", "TOUCH"))
 
 _CLOSE_TIMEOUT_S = 2.0
 """What a client gets to take the last frames, and again to answer the close."""
@@ -144,12 +148,15 @@ class SubscriberSocket:
 
     async def _write(self) -> None:
         session, loop = self._session, self._loop
+        delivered = 0
         try:
             while True:
                 await self._something_waits.wait()
                 self._something_waits.clear()
                 while (frame := session.next_frame(loop.time())) is not None:
                     await self._send({"type": "websocket.send", "text": frame})
+                    _DELIVERED.inc(session.delivered - delivered)
+                    delivered = session.delivered
                     self._carry_out(session.frame_written(loop.time()))
                     if session.waiting_bytes <= self._buffer_bytes:
                         self._has_room.set()
@@ -167,10 +174,13 @@ class SubscriberSocket:
             match action:
                 case Finish(source, ids):
                     self.finished += len(ids)
+                    _FINISHED.inc(len(ids))
                     subscriber.finish(source, ids)
                 case Requeue(source, ids, delay_ms):
+                    _REQUEUED.inc(len(ids))
                     subscriber.requeue(source, ids, delay_ms=delay_ms)
                 case Touch(source, ids):
+                    _TOUCHED.inc(len(ids))
                     subscriber.touch(source, ids)
                 case Ready(count):
                     subscriber.set_window(count)

@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from gateway.web.faults import CloseCode
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
     from websockets.http11 import Request
 
 ABORT_EXTENSION = "nsq_gateway.abort"
@@ -33,6 +34,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             assert extensions is not None  # noqa: S101 - uvicorn sets it
             extensions[ABORT_EXTENSION] = {"abort": self.transport.abort}
 
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send; a refusal before the upgrade completes the handshake too, so nobody logs it."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand on a message; close on text that is not UTF-8, which uvicorn logs as a failure."""
+        is_text = self.curr_msg_data_type == "text" and not self.close_sent
+        if is_text and not _is_utf8(b"".join(self.frames)):
+            self.frames = []
+            self.conn.send_close(CloseCode.NOT_UTF8, "text is UTF-8")
+            self.handle_parser_exception()
+            return
+        super().send_receive_event_to_app()
+
     def keepalive_timeout(self) -> None:
         """Close with `CloseCode.MISSED_PONG`; the peer is gone, so its answer is not waited for."""
         self.pong_timer = None
@@ -44,3 +61,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_sent = True
         self.transport.close()
         self.loop.call_later(_CLOSE_GRACE_S, self.transport.abort)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -141,7 +141,10 @@ async def test_a_lost_clients_message_goes_to_another_after_its_timeout() -> Non
 
         await other.ask(b"SUB t c\nRDY 1\n")
 
-        assert (b"x", 2) == body_and_attempts(await other.frame())
+        body, attempts = body_and_attempts(await other.frame())
+
+    # More than 2 when the loss was noticed after the timeout.
+    assert (b"x", True) == (body, attempts >= 2)
 
 
 async def test_an_ephemeral_channel_goes_with_its_last_client(broker: Broker) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
-from tests.support.scripted_broker import ScriptedBroker
+from gateway.client.connection import BrokerConnection, open_connection
+from tests.support.connection_listener import OPTIONS, Listener
+from tests.support.scripted_broker import Peer, ScriptedBroker
 
 
 @pytest_asyncio.fixture
@@ -25,3 +28,31 @@ async def other() -> AsyncIterator[ScriptedBroker]:
     await other.start()
     yield other
     await other.stop()
+
+
+@pytest.fixture
+def listener() -> Listener:
+    """Return who is told."""
+    return Listener()
+
+
+@pytest_asyncio.fixture
+async def connection(broker: ScriptedBroker, listener: Listener) -> AsyncIterator[BrokerConnection]:
+    """Return a connection for publishing."""
+    connection = await open_connection(broker.address, OPTIONS, listener)
+    yield connection
+    connection.abort()
+
+
+@pytest_asyncio.fixture
+async def peer(broker: ScriptedBroker, connection: BrokerConnection) -> Peer:
+    """Return the broker's end of `connection`."""
+    assert connection.is_open
+    return await broker.peer()
+
+
+@pytest_asyncio.fixture
+async def subscribed(peer: Peer, connection: BrokerConnection) -> Peer:
+    """Return the broker's end of `connection`, which has subscribed."""
+    await connection.subscribe("t", "c")
+    return peer

@@ -1,19 +1,17 @@
-"""One connection to a broker: opened, kept alive, paired, closed, whatever the broker does."""
+"""One connection to a broker: opened, asked, answered, whatever the broker does."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
-import pytest_asyncio
 
 from gateway.client.connection import (
     BrokerConnection,
     ConnectionOptions,
-    Reply,
     open_connection,
 )
 from gateway.errors import BrokerRefused, BrokerUnreachable, LocalProtocolError
@@ -28,10 +26,11 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.frames import HEARTBEAT_FRAME, OK, ErrorFrame, Message, Response
+from gateway.protocol.frames import OK, ErrorFrame, Message, Response
 from gateway.protocol.identify import Answer, Offer
+from tests.support.connection_listener import IN_A_HURRY, OPTIONS, Listener, ask
 from tests.support.deliveries import message_id, messages
-from tests.support.manual_clock import ManualClock, turn
+from tests.support.manual_clock import turn
 from tests.support.scripted_broker import (
     Peer,
     Rule,
@@ -46,74 +45,6 @@ from tests.support.scripted_broker import (
 
 A, B = message_id(0xA), message_id(0xB)
 MESSAGE_FRAME = b"\0\0\0\x1f\0\0\0\2" + bytes(8) + b"\0\1" + A + b"x"
-HEARTBEAT_S = 30.0
-OPTIONS = ConnectionOptions(offer=Offer(feature_negotiation=True, heartbeat_interval=30_000))
-IN_A_HURRY = ConnectionOptions(connect_timeout_ms=50, close_timeout_ms=50)
-
-
-class Listener:
-    """Keeps what a connection tells."""
-
-    def __init__(self) -> None:
-        self.messages: asyncio.Queue[list[Message]] = asyncio.Queue()
-        self.refusals: asyncio.Queue[ErrorFrame] = asyncio.Queue()
-        self.ends: asyncio.Queue[BrokerUnreachable] = asyncio.Queue()
-
-    def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
-        """Keep a list."""
-        del connection
-        self.messages.put_nowait(messages)
-
-    def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
-        """Keep a refusal."""
-        del connection
-        self.refusals.put_nowait(frame)
-
-    def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
-        """Keep the end."""
-        assert not connection.is_open
-        self.ends.put_nowait(error)
-
-    @property
-    def heard(self) -> int:
-        """How much was told and not taken."""
-        return self.messages.qsize() + self.refusals.qsize() + self.ends.qsize()
-
-
-@pytest.fixture
-def listener() -> Listener:
-    """Return who is told."""
-    return Listener()
-
-
-@pytest_asyncio.fixture
-async def connection(broker: ScriptedBroker, listener: Listener) -> AsyncIterator[BrokerConnection]:
-    """Return a connection for publishing."""
-    connection = await open_connection(broker.address, OPTIONS, listener)
-    yield connection
-    connection.abort()
-
-
-@pytest_asyncio.fixture
-async def peer(broker: ScriptedBroker, connection: BrokerConnection) -> Peer:
-    """Return the broker's end of `connection`."""
-    assert connection.is_open
-    return await broker.peer()
-
-
-@pytest_asyncio.fixture
-async def subscribed(peer: Peer, connection: BrokerConnection) -> Peer:
-    """Return the broker's end of `connection`, which has subscribed."""
-    await connection.subscribe("t", "c")
-    return peer
-
-
-def ask(connection: BrokerConnection, *bodies: bytes) -> list[Reply]:
-    """Publish *bodies*; return the list that their replies will come into."""
-    replies: list[Reply] = []
-    for body in bodies:
-        connection.ask(Publish("t", body), replies.append)
-    return replies
 
 
 # Opening
@@ -441,245 +372,3 @@ async def test_nothing_is_read_behind_the_end(subscribed: Peer, listener: Listen
     await listener.ends.get()
 
     assert (1, messages(1)) == (listener.messages.qsize(), listener.messages.get_nowait())
-
-
-# The peer's silence
-
-
-async def test_a_heartbeat_is_answered(peer: Peer) -> None:
-    """By NOP, each of them."""
-    peer.beat()
-    peer.beat()
-
-    await peer.next(Nop)
-    await peer.next(Nop)
-
-    assert 2 == len(peer.all(Nop))
-
-
-async def test_a_heartbeat_stands_between_replies(peer: Peer, connection: BrokerConnection) -> None:
-    """It is a response frame and answers no command."""
-    peer._broker.on(Publish, say(HEARTBEAT_FRAME, OK))
-
-    reply = await connection.request(Publish("t", b"1"), timeout_ms=5_000)
-
-    assert OK == reply
-
-
-async def test_a_silent_peer_is_cut_after_two_heartbeats(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """Counted from the last byte it sent, not a moment before and not an interval later."""
-    clock = ManualClock()
-    connection = await open_connection(broker.address, OPTIONS, listener)
-    peer = await broker.peer()
-    await clock.advance(HEARTBEAT_S)
-    peer.beat()
-    await peer.next(Nop)
-
-    await clock.advance(2 * HEARTBEAT_S - 0.001)
-    was_open = connection.is_open
-    await clock.advance(0.001)
-
-    assert (True, False) == (was_open, connection.is_open)
-    assert "silent for two heartbeats (60 s)" == (await listener.ends.get()).reason
-    await peer.gone()
-
-
-async def test_a_heartbeat_in_time_keeps_the_connection(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """A peer that beats is alive for ever."""
-    clock = ManualClock()
-    connection = await open_connection(broker.address, OPTIONS, listener)
-    peer = await broker.peer()
-
-    for _ in range(10):
-        await clock.advance(1.9 * HEARTBEAT_S)
-        peer.beat()
-        await peer.next(Nop)
-
-    assert (True, 0) == (connection.is_open, listener.heard)
-    connection.abort()
-
-
-async def test_without_heartbeats_silence_is_no_sign(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """Switched off by the offer, nothing is measured."""
-    clock = ManualClock()
-    options = ConnectionOptions(offer=Offer(heartbeat_interval=-1))
-    connection = await open_connection(broker.address, options, listener)
-
-    await clock.advance(1_000_000.0)
-
-    assert (True, 0) == (connection.is_open, listener.heard)
-    connection.abort()
-
-
-async def test_while_nothing_is_read_the_broker_hears_from_us(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """NOP at once and at every interval, though heartbeats lie unread; silence is no sign then."""
-    clock = ManualClock()
-    connection = await open_connection(broker.address, OPTIONS, listener)
-    peer = await broker.peer()
-    await connection.subscribe("t", "c")
-
-    connection.pause_reading()
-    connection.pause_reading()
-    await peer.next(Nop)
-    for _ in range(5):
-        peer.beat()
-        await clock.advance(HEARTBEAT_S)
-        await peer.next(Nop)
-
-    assert (True, 6) == (connection.is_open, len(peer.all(Nop)))
-    connection.abort()
-
-
-async def test_reading_again_gives_what_had_come(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """And the peer's silence counts from there."""
-    clock = ManualClock()
-    connection = await open_connection(broker.address, OPTIONS, listener)
-    peer = await broker.peer()
-    await connection.subscribe("t", "c")
-    connection.pause_reading()
-    await clock.advance(HEARTBEAT_S)
-    peer.send(messages(1))
-    await turn(3)
-    unread = listener.heard
-
-    connection.resume_reading()
-    arrived = await listener.messages.get()
-    await clock.advance(2 * HEARTBEAT_S)
-
-    assert (0, messages(1)) == (unread, arrived)
-    assert "silent for two heartbeats (60 s)" == (await listener.ends.get()).reason
-
-
-# The end
-
-
-async def test_closing_says_goodbye_where_subscribed(
-    subscribed: Peer, connection: BrokerConnection, listener: Listener
-) -> None:
-    """CLS, its answer, the end; what was paused is read for it."""
-    connection.pause_reading()
-
-    await connection.close()
-
-    assert [StartClose()] == subscribed.all(StartClose)
-    await subscribed.gone()
-    assert False is connection.is_open
-    assert 1 == listener.ends.qsize()
-
-
-async def test_closing_a_connection_for_publishing_is_just_that(
-    peer: Peer, connection: BrokerConnection
-) -> None:
-    """CLS is for subscribers; what was written before arrives."""
-    ask(connection, b"x" * 500_000)
-
-    await connection.close()
-
-    await peer.gone()
-    assert ([1], []) == (
-        [len(each.body) // 500_000 for each in peer.all(Publish)],
-        peer.all(StartClose),
-    )
-
-
-async def test_messages_that_come_while_closing_are_told(
-    broker: ScriptedBroker, subscribed: Peer, connection: BrokerConnection, listener: Listener
-) -> None:
-    """They were on their way, and somebody must give them back; answers are still written."""
-    broker.on(StartClose, silence)
-    closing = asyncio.ensure_future(connection.close())
-    await subscribed.next(StartClose)
-
-    subscribed.send(messages(0xA))
-    await listener.messages.get()
-    connection.requeue([A], delay_ms=0)
-    requeued = await subscribed.next(Requeue)
-    subscribed.send(Response(b"CLOSE_WAIT"))
-
-    await closing
-    assert Requeue(A, 0) == requeued
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [silence, close, reset, refuse("E_INVALID", "cannot CLS in current state")],
-    ids=["silence", "close", "reset", "refusal"],
-)
-async def test_closing_ends_whatever_the_broker_does(
-    broker: ScriptedBroker, listener: Listener, rule: Rule
-) -> None:
-    """Within its limit, without an error, and with nothing left open."""
-    broker.on(StartClose, rule)
-    connection = await open_connection(broker.address, IN_A_HURRY, listener)
-    await connection.subscribe("t", "c")
-
-    await connection.close()
-
-    await (await broker.peer()).gone()
-    assert 1 == listener.ends.qsize()
-
-
-async def test_closing_does_not_wait_for_a_broker_that_reads_nothing(
-    broker: ScriptedBroker, listener: Listener
-) -> None:
-    """What cannot be written within the limit is dropped."""
-    connection = await open_connection(broker.address, IN_A_HURRY, listener)
-    peer = await broker.peer()
-    peer.transport.pause_reading()
-    ask(connection, b"x" * 50_000_000)
-
-    await connection.close()
-    await listener.ends.get()
-
-    assert not connection.is_open
-    peer.transport.abort()
-
-
-async def test_closing_twice_is_closing_once(
-    subscribed: Peer, connection: BrokerConnection
-) -> None:
-    """The second waits for nothing that the first has not."""
-    await asyncio.gather(connection.close(), connection.close())
-
-    await connection.close()
-
-    assert [StartClose()] == subscribed.all(StartClose)
-
-
-async def test_a_cancelled_closing_leaves_nothing_open(
-    broker: ScriptedBroker, subscribed: Peer, connection: BrokerConnection
-) -> None:
-    """There is no time for a goodbye then."""
-    broker.on(StartClose, silence)
-    closing = asyncio.ensure_future(connection.close())
-    await subscribed.next(StartClose)
-
-    closing.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    await subscribed.gone()
-
-
-async def test_an_abort_says_why(
-    peer: Peer, connection: BrokerConnection, listener: Listener
-) -> None:
-    """The reason reaches the listener and whoever asks later; the first one counts."""
-    replies = ask(connection, b"1")
-
-    connection.abort("no patience")
-    connection.abort("no patience at all")
-
-    end = await listener.ends.get()
-    assert ("no patience", [end]) == (end.reason, replies)
-    await peer.gone()

@@ -27,7 +27,7 @@ from gateway.protocol.wire import Limits
 from tests.support.refusals import ID, NAME_64, REFUSALS, Refusal
 
 SMALL = Limits(max_msg_size_bytes=4, max_body_size_bytes=24)
-"""An MPUB of at most 24 bytes: the count, and two messages of 4 bytes with room for 4 more."""
+"""A message has at most 4 bytes, an MPUB 24: its count and four messages of one byte."""
 
 
 def read(data: bytes, state: State = State.INIT, limits: Limits | None = None) -> Command:
@@ -118,11 +118,12 @@ def test_rdy_behind_cls_is_ignored(line: bytes) -> None:
 
 def test_next_command_starts_behind_the_last() -> None:
     """A reader is told where to begin, and says where it ended."""
+    data = b"NOP\nPUB t\n\x00\x00\x00\x01xNOP\n"
     reader = CommandReader(Limits())
 
-    assert (Publish("t", b"x"), 17) == reader.read(b"NOP\nPUB t\n\0\0\0\1xNOP\n", 4, State.INIT)[
-        :1
-    ] + (17,)
+    command, end = reader.read(data, 4, State.INIT)
+
+    assert (Publish("t", b"x"), b"NOP\n") == (command, data[end:])
 
 
 # Refused
@@ -183,33 +184,49 @@ def test_body_of_the_limit_is_read(verb: str, line: bytes) -> None:
 
 # MPUB
 
-ONE, TWO, FOUR = b"\x00\x00\x00\x01", b"\x00\x00\x00\x02", b"\x00\x00\x00\x04"
+ONE, TWO, THREE, FOUR = (bytes([0, 0, 0, number]) for number in (1, 2, 3, 4))
 
 
 def test_mpub_of_the_limit_is_read() -> None:
-    """The longest MPUB has max_body_size bytes behind its size, counts and sizes included."""
-    data = b"MPUB t\n\x00\x00\x00\x18" + TWO + FOUR + b"abcd" + FOUR + b"efgh"
+    """The longest MPUB brings max_body_size bytes, its count and all sizes included."""
+    data = b"MPUB t\n\x00\x00\x00\x18" + THREE + FOUR + b"abcd" + THREE + b"efg" + ONE + b"h"
 
-    # 20 of 24 bytes: one more message of one byte would be 25.
-    assert MultiPublish("t", [b"abcd", b"efgh"]) == read(data, limits=SMALL)
+    assert MultiPublish("t", [b"abcd", b"efg", b"h"]) == read(data, limits=SMALL)
 
 
 def test_mpub_that_brings_more_than_its_limit_is_refused() -> None:
     """The announced size does not bound what comes, so what comes is bounded itself."""
-    data = b"MPUB t\n" + ONE + b"\x00\x00\x00\x03" + (FOUR + b"abcd") * 2 + ONE
+    data = b"MPUB t\n" + ONE + THREE + FOUR + b"abcd" + THREE + b"efg" + TWO
 
     assert "E_BAD_BODY MPUB body too big 25 > 24" == refused(data, limits=SMALL)
 
 
-@pytest.mark.parametrize("count,is_taken", [(4, True), (5, False)])
-def test_mpub_counts_no_more_than_would_fit(count: int, is_taken: bool) -> None:  # noqa: FBT001
-    """24 bytes hold a count and four messages of one byte."""
-    data = b"MPUB t\n" + ONE + count.to_bytes(4, "big") + (ONE + b"x") * count
+def test_mpub_announces_no_more_than_its_limit() -> None:
+    """An outer size of one byte too much is refused before anything else is read."""
+    assert "E_BAD_BODY MPUB body too big 25 > 24" == refused(
+        b"MPUB t\n\x00\x00\x00\x19", limits=SMALL
+    )
 
-    if is_taken:
-        assert MultiPublish("t", [b"x"] * 4) == read(data, limits=SMALL)
-    else:
-        assert "E_BAD_BODY MPUB invalid message count 5" == refused(data, limits=SMALL)
+
+def test_mpub_message_of_one_byte_too_much_is_refused() -> None:
+    """A message in an MPUB is as long as one alone."""
+    data = b"MPUB t\n" + ONE + ONE + b"\x00\x00\x00\x05"
+
+    assert "E_BAD_MESSAGE MPUB message too big 5 > 4" == refused(data, limits=SMALL)
+
+
+def test_mpub_counts_as_many_as_fit() -> None:
+    """24 bytes hold a count and four messages of one byte."""
+    data = b"MPUB t\n\x00\x00\x00\x18" + FOUR + (ONE + b"x") * 4
+
+    assert MultiPublish("t", [b"x"] * 4) == read(data, limits=SMALL)
+
+
+def test_mpub_that_counts_more_than_fit_is_refused() -> None:
+    """24 bytes do not hold five messages, whatever their sizes."""
+    data = b"MPUB t\n\x00\x00\x00\x18\x00\x00\x00\x05"
+
+    assert "E_BAD_BODY MPUB invalid message count 5" == refused(data, limits=SMALL)
 
 
 @pytest.mark.parametrize("size", [1, 9, 13, 14, 5_242_880])

@@ -258,5 +258,5 @@ def test_answer_upgrades_by_each_layer_that_it_names(answer: Answer, count: int)
 )
 def test_other_answer_is_the_brokers_mistake(data: bytes) -> None:
     """What is no answer to IDENTIFY, or names two kinds of compression, is refused."""
-    with pytest.raises(RemoteProtocolError, match="^E_INVALID the answer to IDENTIFY"):
+    with pytest.raises(RemoteProtocolError, match=r"^E_INVALID the answer to IDENTIFY"):
         parse_answer(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 
 import pytest
 from hypothesis import given
@@ -104,6 +105,14 @@ def test_name_of_allowed_bytes_is_valid(name: bytes) -> None:
 def test_any_other_name_is_invalid(name: bytes) -> None:
     """Other bytes, a newline at the end above all, and other lengths name nothing."""
     assert not is_valid_name(name)
+
+
+def test_65_bytes_of_256_may_stand_in_a_name() -> None:
+    """ASCII letters, digits and three signs, and nothing else."""
+    valid = bytes(byte for byte in range(256) if is_valid_name(bytes([byte])))
+
+    expected = (string.ascii_letters + string.digits + "._-").encode()
+    assert sorted(expected) == sorted(valid)
 
 
 @given(st.binary(max_size=70) | st.text("aZ0._-#ephmral\n", max_size=70).map(str.encode))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class ManualClock:
@@ -24,7 +25,8 @@ class ManualClock:
     async def advance(self, seconds: float) -> None:
         """Let *seconds* pass, and what was due in them happen, each timer at most once."""
         self._now += seconds
-        await turn()
+        # Once for the timers, then for the tasks that waited for them.
+        await turn(3)
 
 
 async def turn(count: int = 1) -> None:
@@ -34,3 +36,9 @@ async def turn(count: int = 1) -> None:
         went_round = loop.create_future()
         loop.call_soon(went_round.set_result, None)
         await went_round
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the event loop go round until *condition* is true."""
+    while not condition():
+        await turn()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, SupportsIndex
 
 from gateway.protocol.buffer import ReceiveBuffer
 from gateway.protocol.commands import Command, Identify
@@ -32,7 +34,7 @@ def in_steps(data: bytes, step: int) -> list[bytes]:
 def cut_at(data: bytes, positions: Iterable[int]) -> list[bytes]:
     """Return *data* cut at *positions*, in any order, some of them perhaps equal."""
     edges = [0, *sorted(positions), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def feed(connection: V2Connection, pieces: Iterable[bytes]) -> list[Event]:
@@ -125,3 +127,29 @@ class CountingBuffer(ReceiveBuffer):
             self.handed_out_bytes += len(held)
             self.times += 1
         return held
+
+
+class CountedBytes(bytes):
+    """Bytes that write down the size of each copy, of themselves and of their copies."""
+
+    copied_bytes: list[int]
+
+    @classmethod
+    def of(cls, data: bytes, copied_bytes: list[int]) -> CountedBytes:
+        """Return *data*; the size of each copy is added to the list *copied_bytes*."""
+        counted = cls(data)
+        counted.copied_bytes = copied_bytes
+        return counted
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:  # noqa: ANN401 - as bytes has it
+        """Return one byte, or a part that counts as well."""
+        part = super().__getitem__(key)
+        return self._copy(part) if isinstance(part, bytes) else part
+
+    def __add__(self, other: Any) -> bytes:  # noqa: ANN401 - as bytes has it
+        """Return a copy with *other* behind it."""
+        return self._copy(super().__add__(other))
+
+    def _copy(self, part: bytes) -> CountedBytes:
+        self.copied_bytes.append(len(part))
+        return self.of(part, self.copied_bytes)

@@ -64,7 +64,8 @@ class Program:
         await self.ended()
         await self._log.end()
         self._process.close()
-        assert [] == self._log.matches(_BUG)
+        bugs = self._log.matches(_BUG)
+        assert not bugs, "\n".join(bugs)
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""How fast, beside named peers, in one run on one machine: ratios, never times."""

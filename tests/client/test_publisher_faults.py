@@ -1,0 +1,334 @@
+"""Publishing while connections are lost, brokers are silent, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gateway.client.connection import ConnectionOptions
+from gateway.client.publisher import Publisher, PublisherOptions
+from gateway.errors import NoBroker, OutcomeUnknown
+from gateway.protocol.commands import Identify, MultiPublish, Publish
+from gateway.protocol.frames import OK, ErrorFrame
+from gateway.protocol.identify import Answer
+from tests.support.manual_clock import ManualClock, turn, until
+from tests.support.publishing import Held, outcomes, publishing, refuse_bad_bodies, start
+from tests.support.scripted_broker import Peer, ScriptedBroker, close, refuse, silence
+
+TIMEOUT_S = 5.0
+SWEEP_S = 0.1
+LONG_S = 20.0
+"""Longer than any delay between two tries to connect."""
+
+
+# Connections that are lost
+
+
+@pytest.mark.parametrize("end", [Peer.close, Peer.reset], ids=["closed", "reset"])
+async def test_what_was_written_is_unknown_and_what_waited_moves(
+    broker: ScriptedBroker, other: ScriptedBroker, end: Callable[[Peer], None]
+) -> None:
+    """Nothing is published twice without telling."""
+    held = Held(broker, other)
+    async with publishing(broker, other) as publisher:
+        (written,) = start(publisher, b"1")
+        peer = await held.peers.get()
+        waiting = start(publisher, b"2", b"3")
+        await turn(2)
+
+        end(peer)
+        unknown, *rest = await outcomes(written, *waiting)
+
+    assert isinstance(unknown, OutcomeUnknown)
+    assert "may or may not be published" in str(unknown)
+    assert [None, None] == rest
+    assert [Publish("t", b"1")] == broker.all(Publish) + other.all(Publish)
+    moved = [broker, other][peer in broker.peers]
+    assert [MultiPublish("t", [b"2", b"3"])] == moved.all(MultiPublish)
+
+
+async def test_what_waited_fails_when_there_is_nowhere_to_move(broker: ScriptedBroker) -> None:
+    """It was not published, and says so."""
+    held = Held(broker)
+    async with publishing(broker) as publisher:
+        (written,) = start(publisher, b"1")
+        peer = await held.peers.get()
+        (waiting,) = start(publisher, b"2")
+        await turn(2)
+
+        peer.close()
+        unknown, failed = await outcomes(written, waiting)
+
+    assert (OutcomeUnknown, NoBroker) == (type(unknown), type(failed))
+    reason = f"{broker.address}: the broker closed the connection"
+    assert f"no nsqd can take it, nothing was published ({reason})" == str(failed)
+
+
+async def test_a_lost_connection_is_made_again(broker: ScriptedBroker) -> None:
+    """Publishing goes on as if nothing had been."""
+    async with publishing(broker) as publisher:
+        (await broker.peer()).close()
+        await (await broker.peer()).next(Identify)
+        await until(lambda: publisher.has_open_lane)
+
+        await publisher.publish("t", b"1")
+
+    assert [Publish("t", b"1")] == broker.peers[1].all(Publish)
+
+
+async def test_a_broker_that_comes_later_is_found(broker: ScriptedBroker) -> None:
+    """It is tried until it is there; the start does not wait for it and says why."""
+    await broker.stop()
+    publisher = Publisher([broker.address], PublisherOptions(connections_per_nsqd=2))
+    lines = await publisher.start()
+
+    await broker.start()
+    await (await broker.peer()).next(Identify)
+    await until(lambda: publisher.has_open_lane)
+
+    await publisher.publish("t", b"1")
+    await publisher.stop()
+    assert [f"nsqd at {broker.address}: Connection refused"] == lines
+    assert [Publish("t", b"1")] == broker.all(Publish)
+
+
+async def test_a_broker_that_drops_everybody_is_tried_again(broker: ScriptedBroker) -> None:
+    """Until it does so no more."""
+    broker.on(Identify, close)
+    async with publishing(broker) as publisher:
+        for _ in range(3):
+            await (await broker.peer()).gone()
+
+        broker.identifies_as(Answer())
+        await (await broker.peer()).next(Identify)
+        await until(lambda: publisher.has_open_lane)
+
+        await publisher.publish("t", b"1")
+
+    assert [Publish("t", b"1")] == broker.all(Publish)
+
+
+async def test_without_a_broker_every_address_is_named(
+    broker: ScriptedBroker, other: ScriptedBroker
+) -> None:
+    """At once, with what is wrong with each."""
+    await broker.stop()
+    other.on(Identify, refuse("E_BAD_BODY", "no"))
+    async with publishing(broker, other) as publisher:
+        with pytest.raises(NoBroker) as caught:
+            await publisher.publish("t", b"1")
+
+    assert (
+        "no nsqd can take it, nothing was published "
+        f"({broker.address}: Connection refused; {other.address}: refused IDENTIFY: E_BAD_BODY no)"
+    ) == str(caught.value)
+
+
+async def test_without_an_address_that_is_said() -> None:
+    """Nothing can be published anywhere."""
+    async with publishing() as publisher:
+        with pytest.raises(NoBroker, match="no address of an nsqd is known"):
+            await publisher.publish("t", b"1")
+
+
+# Deadlines
+
+
+async def test_a_broker_that_does_not_answer_is_cut(broker: ScriptedBroker) -> None:
+    """What was written is unknown, what waited was not published; a new connection follows."""
+    clock = ManualClock()
+    held = Held(broker)
+    async with publishing(broker) as publisher:
+        (written,) = start(publisher, b"1")
+        peer = await held.peers.get()
+        (waiting,) = start(publisher, b"2")
+        await turn(2)
+
+        await clock.advance(TIMEOUT_S - 0.01)
+        was_done = written.done() or waiting.done()
+        await clock.advance(SWEEP_S)
+        unknown, failed = await outcomes(written, waiting)
+        await peer.gone()
+        await clock.advance(LONG_S)
+        again = await broker.peer()
+        again = again if again is not peer else await broker.peer()
+
+        assert not was_done
+        assert (OutcomeUnknown, NoBroker) == (type(unknown), type(failed))
+        said = f"nsqd at {broker.address} did not answer within 5000 ms"
+        assert f"{said}; it may or may not be published" == str(unknown)
+        assert "no nsqd took it within 5000 ms; it was not published" == str(failed)
+
+
+async def test_what_waited_long_does_not_cut_a_broker_that_answers(
+    broker: ScriptedBroker,
+) -> None:
+    """Its caller is told at its deadline; the connection has its whole time from the write on."""
+    clock = ManualClock()
+    held = Held(broker)
+    async with publishing(broker) as publisher:
+        (first,) = start(publisher, b"1")
+        peer = await held.peers.get()
+        (late,) = start(publisher, b"2")
+        await turn(2)
+        await clock.advance(TIMEOUT_S - 0.5)
+        peer.send(OK)
+        await held.peers.get()
+
+        await clock.advance(1.0)
+        await clock.advance(SWEEP_S)
+        done = await outcomes(first, late)
+        (third,) = start(publisher, b"3")
+        peer.send(OK)
+        await held.peers.get()
+        peer.send(OK)
+
+        assert [None, OutcomeUnknown] == [error and type(error) for error in done]
+        assert [None] == await outcomes(third)
+        assert 1 == len(broker.peers)
+
+
+async def test_what_was_answered_is_not_sent_again(broker: ScriptedBroker) -> None:
+    """A batch that is refused after the deadline of some goes on with the others only."""
+    clock = ManualClock()
+    broker.on(MultiPublish, silence)
+    broker.on(Publish, silence)
+    async with publishing(broker) as publisher:
+        peer = await broker.peer()
+        (first,) = start(publisher, b"1")
+        await peer.next(Publish)
+        (early,) = start(publisher, b"2")
+        await turn(2)
+        await clock.advance(1.0)
+        (late,) = start(publisher, b"3")
+        await turn(2)
+        peer.send(OK)
+        await peer.next(MultiPublish)
+        await clock.advance(TIMEOUT_S - 0.9)
+        was_done = (early.done(), late.done())
+
+        peer.send(ErrorFrame("E_BAD_MESSAGE", "no"))
+        await peer.gone()
+        broker.on(Publish, refuse_bad_bodies)
+        await turn(2)
+        await clock.advance(0.2)
+
+        done = await outcomes(first, early, late)
+        assert [None, OutcomeUnknown, None] == [error and type(error) for error in done]
+        assert (True, False) == was_done
+    assert [b"1", b"3"] == [command.body for command in broker.all(Publish)]
+
+
+async def test_a_batch_refused_after_all_deadlines_is_forgotten(broker: ScriptedBroker) -> None:
+    """Everybody has had an answer; nothing is sent again."""
+    clock = ManualClock()
+    broker.on(MultiPublish, silence)
+    broker.on(Publish, silence)
+    async with publishing(broker) as publisher:
+        peer = await broker.peer()
+        (first,) = start(publisher, b"1")
+        await peer.next(Publish)
+        both = start(publisher, b"2", b"3")
+        await turn(2)
+        await clock.advance(1.0)
+        peer.send(OK)
+        await peer.next(MultiPublish)
+        await clock.advance(TIMEOUT_S - 0.9)
+
+        peer.send(ErrorFrame("E_BAD_MESSAGE", "no"))
+        await peer.gone()
+        done = await outcomes(first, *both)
+
+    assert [None, OutcomeUnknown, OutcomeUnknown] == [error and type(error) for error in done]
+    assert [b"1"] == [command.body for command in broker.all(Publish)]
+
+
+# The end
+
+
+async def test_stopping_waits_for_what_was_taken(broker: ScriptedBroker) -> None:
+    """And takes no more."""
+    held = Held(broker)
+    publisher = Publisher([broker.address], PublisherOptions(connections_per_nsqd=1))
+    await publisher.start()
+    (written,) = start(publisher, b"1")
+    peer = await held.peers.get()
+    (waiting,) = start(publisher, b"2")
+    await turn(2)
+
+    stopping = asyncio.ensure_future(publisher.stop())
+    await turn(2)
+    with pytest.raises(NoBroker, match="publishing has been stopped"):
+        await publisher.publish("t", b"3")
+    peer.send(OK)
+    await held.peers.get()
+    was_done = stopping.done()
+    peer.send(OK)
+
+    await stopping
+    assert [None, None] == await outcomes(written, waiting)
+    assert not was_done
+    await peer.gone()
+
+
+async def test_stopping_ends_within_the_publish_timeout(broker: ScriptedBroker) -> None:
+    """A broker that says nothing does not hold it up for ever."""
+    clock = ManualClock()
+    held = Held(broker)
+    publisher = Publisher([broker.address], PublisherOptions(connections_per_nsqd=1))
+    await publisher.start()
+    (written,) = start(publisher, b"1")
+    peer = await held.peers.get()
+
+    stopping = asyncio.ensure_future(publisher.stop())
+    await turn(2)
+    await clock.advance(TIMEOUT_S + SWEEP_S)
+
+    await stopping
+    assert [OutcomeUnknown] == [type(error) for error in await outcomes(written)]
+    await peer.gone()
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["refused", "silent"])
+async def test_stopping_ends_the_tries_to_connect(
+    broker: ScriptedBroker,
+    is_there: bool,  # noqa: FBT001 - pytest gives it
+) -> None:
+    """No task and no connection is left."""
+    before = asyncio.all_tasks()
+    await broker.stop()
+    publisher = Publisher([broker.address], PublisherOptions(connections_per_nsqd=2))
+    await publisher.start()
+    if is_there:
+        broker.on(Identify, silence)
+        await broker.start()
+        await (await broker.peer()).next(Identify)
+
+    await publisher.stop()
+
+    assert before == asyncio.all_tasks()
+    for peer in broker.peers:
+        await peer.gone()
+
+
+async def test_a_cancelled_start_leaves_nothing_open_behind_a_stop(
+    broker: ScriptedBroker, other: ScriptedBroker
+) -> None:
+    """One connection stood already, the other was on its way."""
+    broker.on(Identify, silence)
+    options = PublisherOptions(connections_per_nsqd=1, connection=ConnectionOptions())
+    publisher = Publisher([broker.address, other.address], options)
+    starting = asyncio.ensure_future(publisher.start())
+    peers = [await broker.peer(), await other.peer()]
+    for peer in peers:
+        await peer.next(Identify)
+
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await publisher.stop()
+
+    for peer in peers:
+        await peer.gone()

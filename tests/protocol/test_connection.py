@@ -1,0 +1,871 @@
+"""Both roles of a connection: against each other, in any pieces, and against nonsense."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.protocol.commands import (
+    Auth,
+    Command,
+    DeferredPublish,
+    Finish,
+    Identify,
+    MultiPublish,
+    Nop,
+    Publish,
+    Ready,
+    Requeue,
+    StartClose,
+    Subscribe,
+    Touch,
+)
+from gateway.protocol.connection import (
+    Event,
+    Filter,
+    HeartbeatArrived,
+    Identified,
+    MessagesArrived,
+    PeerViolated,
+    Role,
+    V2Connection,
+)
+from gateway.protocol.frames import (
+    CLOSE_WAIT,
+    HEARTBEAT_FRAME,
+    OK,
+    ErrorFrame,
+    Message,
+    Response,
+    encode_messages,
+)
+from gateway.protocol.identify import Answer
+from gateway.protocol.states import State
+from gateway.protocol.wire import Limits
+from tests.support.pair import (
+    CountedBytes,
+    CountingBuffer,
+    Cut,
+    Pair,
+    cut_at,
+    feed,
+    in_steps,
+    opened_broker,
+    plain,
+    singly,
+    violation,
+    whole,
+)
+from tests.support.refusals import ID, REFUSALS, Refusal
+
+BOTH_CUTS = pytest.mark.parametrize("cut", [whole, singly])
+MESSAGE = Message(1_700_000_000_000_000_000, 1, ID, b"body\n\x00")
+
+# Strategies
+
+names = st.from_regex(r"[.a-zA-Z0-9_-]{1,54}(#ephemeral)?", fullmatch=True)
+ids = st.from_regex(rb"[0-9a-f]{16}", fullmatch=True)
+bodies = st.binary(min_size=1, max_size=100)
+in_any_state = st.one_of(
+    st.just(Nop()),
+    st.builds(Publish, names, bodies),
+    st.builds(DeferredPublish, names, st.integers(0, 3_600_000), bodies),
+    st.builds(MultiPublish, names, st.lists(bodies, min_size=1, max_size=5)),
+)
+before_sub = st.one_of(in_any_state, st.builds(Identify, bodies), st.builds(Auth, bodies))
+behind_cls = st.one_of(
+    in_any_state,
+    st.builds(Finish, ids),
+    st.builds(Touch, ids),
+    st.builds(Requeue, ids, st.integers(0, 3_600_000)),
+)
+behind_sub = st.one_of(behind_cls, st.builds(Ready, st.integers(0, 2_500)))
+conversations: st.SearchStrategy[list[Command]] = st.builds(
+    lambda opening, sub, middle, end: [*opening, sub, *middle, StartClose(), *end],
+    st.lists(before_sub, max_size=4),
+    st.builds(Subscribe, names, names),
+    st.lists(behind_sub, max_size=6),
+    st.lists(behind_cls, max_size=3),
+)
+messages = st.builds(
+    Message, st.integers(0, 2**63 - 1), st.integers(0, 65_535), ids, st.binary(max_size=100)
+)
+broker_frames: st.SearchStrategy[list[Response | ErrorFrame | Message]] = st.lists(
+    st.one_of(
+        messages,
+        messages,
+        st.sampled_from([OK, CLOSE_WAIT, HEARTBEAT_FRAME]),
+        st.builds(Response, st.binary(max_size=50)),
+        st.builds(ErrorFrame, st.from_regex(r"E_[A-Z_]{1,9}", fullmatch=True), st.text("ab 1")),
+    ),
+    max_size=12,
+)
+
+
+def positions(stream: bytes) -> st.SearchStrategy[list[int]]:
+    """Return where *stream* could be cut."""
+    return st.lists(st.integers(0, len(stream)), max_size=20)
+
+
+def subscribed(cut: Cut = whole, limits: Limits | None = None) -> Pair:
+    """Return a pair behind SUB."""
+    pair = Pair(cut, limits)
+    pair.ask(Subscribe("t", "c"))
+    return pair
+
+
+# Both roles against each other
+
+
+@BOTH_CUTS
+@pytest.mark.parametrize(
+    "command",
+    [
+        Identify(b'{"client_id":"c"}'),
+        Auth(b"a\nsecret"),
+        Subscribe("t", "c#ephemeral"),
+        Publish("t", b"\x00\n\r\xff"),
+        DeferredPublish("t", 3_600_000, b"  V2"),
+        MultiPublish("t", [b"a", b"NOP\n", b"\x00" * 1_000]),
+        Nop(),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_broker_hears_what_a_client_says_first(command: Command, cut: Cut) -> None:
+    """A command arrives as it was sent, however its bytes are cut."""
+    pair = Pair(cut)
+
+    assert [command] == pair.ask(command)
+
+
+@BOTH_CUTS
+@pytest.mark.parametrize(
+    "command",
+    [Ready(0), Ready(2_500), Finish(ID), Requeue(ID, 0), Touch(ID), StartClose(), Nop()],
+    ids=lambda command: type(command).__name__,
+)
+def test_broker_hears_what_a_subscriber_says(command: Command, cut: Cut) -> None:
+    """A command that needs SUB arrives as it was sent, however its bytes are cut."""
+    pair = subscribed(cut)
+
+    assert [command] == pair.ask(command)
+
+
+@BOTH_CUTS
+def test_commands_in_one_write_arrive_in_order(cut: Cut) -> None:
+    """Many commands may be in one write, IDENTIFY among them."""
+    pair = Pair(cut)
+    commands: list[Command] = [
+        Identify(b"{}"),
+        Identify(b"{}"),
+        Auth(b"s"),
+        Publish("t", b"a"),
+        MultiPublish("t", [b"a", b"b"]),
+        Subscribe("t", "c"),
+        Ready(5),
+        Finish(ID),
+        StartClose(),
+        Finish(ID),
+        Publish("t", b"a"),
+    ]
+
+    assert commands == pair.ask(*commands)
+
+
+@BOTH_CUTS
+def test_client_hears_what_a_broker_says(cut: Cut) -> None:
+    """Answers, errors and heartbeats arrive in order, however their bytes are cut."""
+    pair = Pair(cut)
+    refusal = ErrorFrame("E_FIN_FAILED", "FIN 0123456789abcdef failed ID not in flight")
+
+    heard = pair.answer(OK, HEARTBEAT_FRAME, refusal, Response(b""), CLOSE_WAIT)
+
+    assert [OK, HeartbeatArrived(), refusal, Response(b""), CLOSE_WAIT] == heard
+
+
+@BOTH_CUTS
+def test_client_gets_messages_as_they_were_sent(cut: Cut) -> None:
+    """Messages arrive in order, an empty body and the highest numbers included."""
+    pair = subscribed(cut)
+    sent = [MESSAGE, Message(2**63 - 1, 65_535, b"\xff" * 16, b""), MESSAGE]
+
+    assert sent == pair.deliver(sent)
+
+
+def test_messages_of_one_read_are_rows() -> None:
+    """Messages that came in a row stand in one event; another frame ends the row."""
+    client = V2Connection(Role.CLIENT)
+    two, one = encode_messages([MESSAGE, MESSAGE]), encode_messages([MESSAGE])
+
+    events = client.receive_data(two + OK.encode() + one)
+
+    assert [MessagesArrived([MESSAGE, MESSAGE]), OK, MessagesArrived([MESSAGE])] == events
+
+
+def test_many_finishes_are_heard_one_by_one() -> None:
+    """What `send_finishes` makes in one step is many commands."""
+    pair = subscribed()
+    ids_ = [b"%016d" % number for number in range(100)]
+
+    heard = pair.to_broker(pair.client.send_finishes(ids_))
+
+    assert [Finish(id_) for id_ in ids_] == heard
+
+
+def test_states_of_both_sides_go_together() -> None:
+    """SUB and CLS move both sides."""
+    pair = Pair()
+
+    states = [(pair.client.state, pair.broker.state)]
+    for command in (Identify(b"{}"), Subscribe("t", "c"), StartClose()):
+        pair.ask(command)
+        states.append((pair.client.state, pair.broker.state))
+
+    both = [(state, state) for state in State]
+    assert [both[0], *both] == states
+
+
+@BOTH_CUTS
+def test_rdy_behind_cls_is_ignored(cut: Cut) -> None:
+    """A client may say RDY while it closes; the broker hears nothing of it."""
+    pair = subscribed(cut)
+    pair.ask(StartClose())
+
+    assert [Nop(), Finish(ID)] == pair.ask(Ready(5), Finish(ID))
+
+
+def test_heartbeat_is_answered_with_nop() -> None:
+    """A heartbeat is an event of the client, and the NOP behind it one of the broker."""
+    pair = Pair()
+
+    asked = pair.answer(HEARTBEAT_FRAME)
+    answered = pair.ask(Nop())
+
+    assert ([HeartbeatArrived()], [Nop()]) == (asked, answered)
+
+
+def test_heartbeat_is_not_the_answer_to_identify() -> None:
+    """A heartbeat that comes before the answer is one all the same."""
+    pair = Pair()
+    pair.ask(Identify(b"{}"))
+
+    assert [HeartbeatArrived(), Identified(Answer())] == pair.answer(HEARTBEAT_FRAME, OK)
+
+
+# However the bytes are cut
+
+
+@given(st.data(), conversations)
+def test_commands_do_not_depend_on_how_bytes_are_cut(
+    data: st.DataObject, commands: list[Command]
+) -> None:
+    """A conversation is heard the same whole, byte by byte and in any pieces."""
+    client = V2Connection(Role.CLIENT)
+    stream = client.send_magic() + b"".join(map(client.send, commands))
+    pieces = cut_at(stream, data.draw(positions(stream)))
+
+    heard = [
+        plain(feed(V2Connection(Role.BROKER), cut))
+        for cut in (pieces, whole(stream), singly(stream))
+    ]
+
+    assert [commands] * 3 == heard
+
+
+@given(st.data(), broker_frames)
+def test_frames_do_not_depend_on_how_bytes_are_cut(
+    data: st.DataObject, frames: list[Response | ErrorFrame | Message]
+) -> None:
+    """What a broker says is heard the same whole, byte by byte and in any pieces."""
+    stream = b"".join(
+        encode_messages([frame]) if isinstance(frame, Message) else frame.encode()
+        for frame in frames
+    )
+    pieces = cut_at(stream, data.draw(positions(stream)))
+    expected = [HeartbeatArrived() if frame == HEARTBEAT_FRAME else frame for frame in frames]
+
+    heard = [
+        plain(feed(V2Connection(Role.CLIENT), cut))
+        for cut in (pieces, whole(stream), singly(stream))
+    ]
+
+    assert [expected] * 3 == heard
+
+
+@pytest.mark.parametrize("position", range(40))
+def test_mpub_may_be_cut_anywhere(position: int) -> None:
+    """Two pieces of an MPUB are one, wherever it is cut."""
+    command = MultiPublish("t", [b"\x00" * 4, b"\n", b"abc"])
+    stream = command.encode() + Nop().encode()
+
+    heard = feed(opened_broker(), cut_at(stream, [position]))
+
+    assert (39, [command, Nop()]) == (len(stream), heard)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+@BOTH_CUTS
+def test_refusal_does_not_depend_on_how_bytes_are_cut(refusal: Refusal, cut: Cut) -> None:
+    """Each mistake is one violation, behind what was right and before all that follows."""
+    broker = opened_broker()
+    broker.state = refusal.state
+
+    events = feed(broker, cut(refusal.data if refusal.at_eof else refusal.data + b"NOP\n"))
+    events += broker.receive_eof()
+
+    assert [refusal.frame] == plain(events)
+
+
+# The first four bytes
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"  V1", b"  v2", b" V2 ", b"V2  ", b"\x00\x00\x00\x00", b"GET ", b"NOP\n", b"\n\n\n\n"],
+)
+@pytest.mark.parametrize("rest", [b"", b"  V2NOP\n"])
+@BOTH_CUTS
+def test_wrong_magic_ends_the_connection(data: bytes, rest: bytes, cut: Cut) -> None:
+    """Any other four bytes are E_BAD_PROTOCOL, whatever follows."""
+    broker = V2Connection(Role.BROKER)
+
+    heard = plain(feed(broker, cut(data + rest)))
+
+    assert [b"\x00\x00\x00\x12\x00\x00\x00\x01E_BAD_PROTOCOL"] == heard
+
+
+def test_magic_alone_says_nothing() -> None:
+    """The opening is no event."""
+    assert [] == V2Connection(Role.BROKER).receive_data(b"  V2")
+
+
+def test_half_a_magic_waits() -> None:
+    """Three bytes are no mistake yet, even wrong ones."""
+    assert [] == V2Connection(Role.BROKER).receive_data(b"\n\n\n")
+
+
+def test_empty_line_right_behind_the_magic_is_refused_at_once() -> None:
+    """Behind the magic one byte is enough again."""
+    broker = opened_broker()
+
+    assert [b"\x00\x00\x00\x1e\x00\x00\x00\x01E_INVALID invalid command "] == plain(
+        broker.receive_data(b"\n")
+    )
+
+
+# Lines
+
+
+@BOTH_CUTS
+def test_longest_line_is_heard(cut: Cut) -> None:
+    """16 384 bytes, the newline included, are a line."""
+    assert [Nop()] == feed(opened_broker(), cut(b"NOP " + b"x" * 16_379 + b"\n"))
+
+
+@BOTH_CUTS
+def test_longer_line_ends_the_connection_without_a_frame(cut: Cut) -> None:
+    """With 16 384 bytes and no newline among them the connection is over, and says nothing."""
+    heard = plain(feed(opened_broker(), cut(b"NOP " + b"x" * 16_380 + b"\nNOP\n")))
+
+    assert [b""] == heard
+
+
+# The end
+
+
+def test_nothing_is_read_behind_a_violation() -> None:
+    """What was right stands before the violation; nothing comes after it."""
+    broker = opened_broker()
+
+    first = broker.receive_data(b"NOP\nNOPE\nNOP\n")
+    second = broker.receive_data(b"NOP\n")
+
+    assert ([Nop(), PeerViolated], []) == ([first[0], type(first[1])], second)
+    assert (2, []) == (len(first), broker.receive_eof())
+
+
+def test_end_between_commands_is_quiet() -> None:
+    """A client may go at any time."""
+    broker = opened_broker()
+    broker.receive_data(b"PUB t\n\x00\x00\x00\x01")
+    broker.receive_data(b"x")
+
+    assert [] == broker.receive_eof()
+
+
+@pytest.mark.parametrize("data", [b"", b"  V", b"  V2", b"  V2NO", b"  V2NOP\nPUB t"])
+def test_end_of_half_a_line_is_quiet(data: bytes) -> None:
+    """Half an opening and half a line are not worth a word."""
+    broker = V2Connection(Role.BROKER)
+    broker.receive_data(data)
+
+    assert [] == broker.receive_eof()
+
+
+def test_end_of_half_a_frame_is_quiet() -> None:
+    """The client's side learns from its socket that the broker has gone."""
+    client = V2Connection(Role.CLIENT)
+    client.receive_data(OK.encode()[:-1])
+
+    assert [] == client.receive_eof()
+
+
+def test_nothing_is_read_behind_the_end() -> None:
+    """After the end of the socket, or its deadline, no command counts."""
+    broker = opened_broker()
+    broker.receive_eof()
+
+    assert [] == broker.receive_data(b"NOP\n")
+
+
+# A broker's mistakes
+
+
+@pytest.mark.parametrize(
+    "data,description",
+    [
+        (b"\x00\x00\x00\x06\x00\x00\x00\x03OK", "frame type 3 is none of 0, 1, 2"),
+        (b"\x00\x00\x00\x06\xff\xff\xff\xffOK", "frame type 4294967295 is none of 0, 1, 2"),
+        (b"HTTP/1.1 400 Bad", "frame type 791752241 is none of 0, 1, 2"),
+        (bytes(8), "frame of 0 bytes, allowed: 4 to 268435456 bytes"),
+        (b"\x00\x00\x00\x03" + bytes(4), "frame of 3 bytes, allowed: 4 to 268435456 bytes"),
+        (
+            b"\x10\x00\x00\x01\x00\x00\x00\x01",
+            "frame of 268435457 bytes, allowed: 4 to 268435456 bytes",
+        ),
+        (
+            b"\x00\x00\x00\x1d\x00\x00\x00\x02" + bytes(25),
+            "frame of 29 bytes, allowed: 30 to 268435456 bytes",
+        ),
+        (
+            b"\x00\x00\x00\x1d\x00\x00\x00\x02" + bytes(100),
+            "frame of 29 bytes, allowed: 30 to 268435456 bytes",
+        ),
+        (
+            b"\xff\xff\xff\xff\x00\x00\x00\x02" + bytes(100),
+            "frame of 4294967295 bytes, allowed: 30 to 268435456 bytes",
+        ),
+    ],
+)
+@BOTH_CUTS
+def test_impossible_frame_is_a_violation(data: bytes, description: str, cut: Cut) -> None:
+    """A type or a size that no frame has ends the connection, behind what was right."""
+    heard = plain(feed(V2Connection(Role.CLIENT), cut(OK.encode() + data)))
+
+    assert [OK, ErrorFrame("E_INVALID", description).encode()] == heard
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x10\x00\x00\x00\x00\x00\x00\x00", b"\x10\x00\x00\x00\x00\x00\x00\x02"]
+)
+def test_biggest_frame_is_waited_for(head: bytes) -> None:
+    """2^28 bytes may come."""
+    assert [] == V2Connection(Role.CLIENT).receive_data(head)
+
+
+@BOTH_CUTS
+def test_answer_that_is_none_is_a_violation(cut: Cut) -> None:
+    """What comes in place of the answer to IDENTIFY ends the connection."""
+    pair = Pair(cut)
+    pair.ask(Identify(b"{}"))
+
+    heard = pair.answer(Response(b"what?"), OK)
+
+    assert [b"E_INVALID the answer to IDENTIFY is not the JSON it should be"] == [
+        bytes(event)[8:].partition(b":")[0] for event in heard if isinstance(event, bytes)
+    ]
+    assert 1 == len(heard)
+
+
+# Our own mistakes
+
+
+def test_client_says_nothing_that_is_forbidden_now() -> None:
+    """FIN before SUB is our own mistake, and changes nothing."""
+    client = V2Connection(Role.CLIENT)
+
+    with pytest.raises(LocalProtocolError, match=r"^FIN is not allowed in state INIT$"):
+        client.send(Finish(ID))
+
+    assert State.INIT is client.state
+
+
+def test_finishes_need_a_subscription() -> None:
+    """Many FINs are checked as one is."""
+    client = V2Connection(Role.CLIENT)
+
+    with pytest.raises(LocalProtocolError, match=r"^FIN is not allowed in state INIT$"):
+        client.send_finishes([ID])
+
+
+def test_messages_need_a_subscription() -> None:
+    """A broker sends no message to a client that did not ask for any."""
+    broker = opened_broker()
+
+    with pytest.raises(LocalProtocolError, match=r"^messages go to a subscribed connection only$"):
+        broker.send_messages([MESSAGE])
+
+
+def test_upgrade_needs_a_pause() -> None:
+    """Without IDENTIFY there is nothing to upgrade."""
+    client = V2Connection(Role.CLIENT)
+
+    with pytest.raises(LocalProtocolError, match="the pause behind IDENTIFY"):
+        client.upgrade(None)
+
+
+def test_second_layer_is_our_own_mistake() -> None:
+    """Compression is not compressed again."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(Mirror())
+    broker.receive_data(Mirror().encode(IDENTIFY))
+
+    with pytest.raises(LocalProtocolError, match="one layer at most"):
+        broker.upgrade(Mirror())
+
+
+# Upgrades
+
+IDENTIFY = Identify(b"{}").encode()
+
+
+class Mirror:
+    """A filter whose bytes are nobody's plain bytes: each with all its bits turned."""
+
+    def decode(self, data: bytes) -> bytes:
+        """Turn every bit."""
+        return bytes(byte ^ 0xFF for byte in data)
+
+    encode = decode
+
+
+class Deflate:
+    """Raw deflate, flushed behind every write, as nsqd and its clients speak it."""
+
+    def __init__(self) -> None:
+        self._compress = zlib.compressobj(wbits=-15)
+        self._decompress = zlib.decompressobj(wbits=-15)
+
+    def decode(self, data: bytes) -> bytes:
+        """Return what is complete."""
+        try:
+            return self._decompress.decompress(data)
+        except zlib.error as error:
+            raise RemoteProtocolError("E_INVALID", f"no deflate: {error}") from error
+
+    def encode(self, data: bytes) -> bytes:
+        """Compress and flush."""
+        return self._compress.compress(data) + self._compress.flush(zlib.Z_SYNC_FLUSH)
+
+
+FILTERS = pytest.mark.parametrize("layer", [Mirror, Deflate])
+SNAPPY = Answer(snappy=True)
+TLS = Answer(tls_v1=True)
+TLS_AND_SNAPPY = Answer(tls_v1=True, snappy=True)
+
+
+def identified(pair: Pair) -> Pair:
+    """Send IDENTIFY from *pair*'s client into nothing."""
+    pair.client.send(Identify(b"{}"))
+    return pair
+
+
+@FILTERS
+@BOTH_CUTS
+def test_layer_behind_the_answer_is_read_through_its_filter(layer: type[Filter], cut: Cut) -> None:
+    """Bytes of the next layer that come with the JSON answer wait for their filter."""
+    pair = identified(Pair(cut))
+    stream = Response(SNAPPY.to_json()).encode() + layer().encode(OK.encode() + OK.encode())
+
+    before = pair.to_client(stream)
+    behind = pair.client.upgrade(layer())
+
+    assert ([Identified(SNAPPY)], [OK, OK]) == (before, behind)
+
+
+@FILTERS
+@BOTH_CUTS
+def test_both_sides_talk_through_their_filters(layer: type[Filter], cut: Cut) -> None:
+    """After the upgrade everything goes through the layer, in both directions."""
+    pair = Pair(cut)
+    pair.broker.receive_data(pair.client.send(Identify(b"{}")))
+    pair.answer(Response(SNAPPY.to_json()))
+    pair.broker.upgrade(layer())
+    pair.client.upgrade(layer())
+
+    answered = pair.answer(OK)
+    asked = pair.ask(Publish("t", b"a" * 1_000), Subscribe("t", "c"), Ready(5))
+    delivered = pair.deliver([MESSAGE, MESSAGE])
+    finished = pair.to_broker(pair.client.send_finishes([ID, ID]))
+
+    assert [OK] == answered
+    assert [Publish("t", b"a" * 1_000), Subscribe("t", "c"), Ready(5)] == asked
+    assert [MESSAGE, MESSAGE] == delivered
+    assert [Finish(ID), Finish(ID)] == finished
+
+
+def test_filter_changes_what_goes_to_the_socket() -> None:
+    """What is sent behind the upgrade is not plain any more."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(Mirror())
+
+    assert Mirror().encode(OK.encode()) == broker.send(OK)
+
+
+@pytest.mark.parametrize("answer", [Response(Answer().to_json()), OK], ids=["json", "ok"])
+@BOTH_CUTS
+def test_answer_without_upgrade_does_not_pause(answer: Response, cut: Cut) -> None:
+    """Where nothing is upgraded, what follows is read on."""
+    pair = identified(Pair(cut))
+
+    assert [Identified(Answer()), OK] == pair.answer(answer, OK)
+
+
+def test_broker_pauses_behind_identify() -> None:
+    """Only the handler knows the answer, so the rest of the read waits for it."""
+    broker = opened_broker()
+
+    before = broker.receive_data(IDENTIFY + b"NOP\nPUB t\n")
+    later = broker.receive_data(b"\x00\x00\x00\x01x")
+    behind = broker.upgrade(None)
+
+    assert ([Identify(b"{}")], [], [Nop(), Publish("t", b"x")]) == (before, later, behind)
+
+
+def test_nothing_behind_the_pause_is_read_on_as_well() -> None:
+    """An upgrade when nothing has come says nothing, and the next read is heard."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+
+    assert ([], [Nop()]) == (broker.upgrade(None), broker.receive_data(b"NOP\n"))
+
+
+def test_rest_of_a_paused_read_is_not_lost_where_more_came() -> None:
+    """Half a command of before and half of later are one."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY + b"NO")
+    broker.receive_data(b"P\n")
+
+    assert [Nop()] == broker.upgrade(None)
+
+
+def test_tls_takes_what_is_unread() -> None:
+    """Bytes behind the pause belong to the TLS layer, which reads them once."""
+    pair = identified(Pair())
+    pair.to_client(Response(TLS.to_json()).encode() + b"\x16\x03")
+    pair.to_client(b"\x03\x00")
+
+    taken = [pair.client.take_unread(), pair.client.take_unread()]
+
+    assert [b"\x16\x03\x03\x00", b""] == taken
+
+
+def test_plain_bytes_of_tls_are_read_without_a_filter() -> None:
+    """TLS lies below: what it decrypts is V2 again."""
+    pair = identified(Pair())
+    pair.to_client(Response(TLS.to_json()).encode() + b"\x16\x03")
+    pair.client.take_unread()
+
+    upgraded = pair.client.upgrade(None)
+
+    assert ([], [OK, OK]) == (upgraded, pair.answer(OK, OK))
+
+
+def test_compression_behind_tls_pauses_once_more() -> None:
+    """The OK of TLS is plain, and what comes with it is the next layer's already."""
+    pair = identified(Pair())
+    pair.to_client(Response(TLS_AND_SNAPPY.to_json()).encode())
+    pair.client.upgrade(None)
+
+    tls = pair.to_client(OK.encode() + Mirror().encode(OK.encode()))
+    snappy = pair.client.upgrade(Mirror())
+    behind = pair.to_client(Mirror().encode(OK.encode() * 2))
+
+    assert ([OK], [OK], [OK, OK]) == (tls, snappy, behind)
+
+
+def test_second_identify_keeps_the_filter() -> None:
+    """An IDENTIFY that upgrades nothing leaves the layer where it is."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(Mirror())
+    before = broker.receive_data(Mirror().encode(IDENTIFY + b"NO"))
+    broker.receive_data(Mirror().encode(b"P\n"))
+
+    behind = broker.upgrade(None)
+
+    assert ([Identify(b"{}")], [Nop()]) == (before, behind)
+
+
+def test_bytes_that_are_not_of_the_layer_are_a_violation() -> None:
+    """What a filter cannot read ends the connection as any nonsense does."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(Deflate())
+
+    events = broker.receive_data(b"\xff\xff\xff\xff")
+
+    assert [True] == [
+        isinstance(event, PeerViolated) and b"E_INVALID no deflate" in violation(event)
+        for event in events
+    ]
+    assert [] == broker.receive_data(Deflate().encode(b"NOP\n"))
+
+
+def test_pause_of_a_broken_layer_ends_without_a_word() -> None:
+    """A violation is the last event, whatever waited behind the pause."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(Deflate())
+    broker.receive_data(Deflate().encode(IDENTIFY + b"NOP\n"))
+    broker.receive_data(b"\xff\xff\xff\xff")
+
+    assert [] == broker.upgrade(None)
+
+
+# Linear time
+
+
+@pytest.mark.parametrize(
+    "command,step",
+    [
+        (MultiPublish("t", [b"x" * 1_048_576] * 4 + [b"x" * 1_048_500]), 61),
+        (MultiPublish("t", [b"x"] * 30_000), 7),
+        (Publish("t", b"x" * 1_048_576), 13),
+        (Identify(b"x" * 5_242_880), 97),
+    ],
+    ids=["big-messages", "small-messages", "publish", "identify"],
+)
+def test_work_for_a_command_is_linear_in_its_bytes(command: Command, step: int) -> None:
+    """However finely it is cut, each byte is looked at twice at most."""
+    stream = command.encode()
+    broker = opened_broker()
+    buffer = broker._buffer = CountingBuffer()
+
+    heard = feed(broker, in_steps(stream, step))
+
+    assert [command] == heard
+    assert buffer.handed_out_bytes <= 2 * len(stream)
+
+
+def test_mpub_is_asked_for_at_most_twice_a_message() -> None:
+    """In pieces of one byte, size and body of each message are waited for, not tried."""
+    stream = MultiPublish("t", [b"x" * 100] * 500).encode()
+    broker = opened_broker()
+    buffer = broker._buffer = CountingBuffer()
+
+    feed(broker, singly(stream))
+
+    assert buffer.times <= 2 * 500 + 4
+
+
+def test_work_for_a_message_is_linear_in_its_bytes() -> None:
+    """A big frame in small pieces is handed out twice at most: its head, and all of it."""
+    stream = encode_messages([Message(0, 1, ID, b"x" * 1_048_576)] * 2)
+    client = V2Connection(Role.CLIENT)
+    buffer = client._buffer = CountingBuffer()
+
+    feed(client, in_steps(stream, 13))
+
+    assert (True, True) == (buffer.handed_out_bytes <= 2 * len(stream), buffer.times <= 4)
+
+
+def test_many_identifies_in_one_read_are_read_in_place() -> None:
+    """What is behind each pause is not copied: else the work were the square of the read."""
+    copied_bytes: list[int] = []
+    stream = CountedBytes.of(IDENTIFY * 1_000, copied_bytes)
+
+    heard = feed(opened_broker(), [stream])
+
+    assert [Identify(b"{}")] * 1_000 == heard
+    assert sum(copied_bytes) <= len(stream)
+
+
+# Nonsense
+
+_WORDS = [
+    *(
+        f"{verb}{end}".encode()
+        for verb in ("NOP", "CLS", "IDENTIFY", "AUTH")
+        for end in ("\n", " ")
+    ),
+    *(f"{verb} t".encode() for verb in ("SUB", "PUB", "MPUB", "DPUB")),
+    *(f"{verb} ".encode() + ID for verb in ("FIN", "REQ", "TOUCH")),
+    b"RDY 1\n",
+    b" c\n",
+    b" 0\n",
+    b"\n",
+    b"\r\n",
+    *(bytes([0, 0, 0, number]) for number in range(4)),
+    b"\xff\xff\xff\xff",
+    b"x",
+    b"{}",
+]
+_FRAME_PARTS = [
+    OK.encode(),
+    HEARTBEAT_FRAME.encode(),
+    ErrorFrame("E_X", "y").encode(),
+    encode_messages([MESSAGE]),
+    Response(b"{}").encode(),
+    Response(b'{"snappy":true}').encode(),
+    b"\x00\x00\x00\x04",
+    b"\x00\x00\x00\x00",
+    b"\x00\x00\x00\x02",
+    b"\x00\x00\x00\x1e",
+]
+
+
+def nonsense(parts: Sequence[bytes]) -> st.SearchStrategy[list[bytes]]:
+    """Return pieces made of *parts* and of any bytes, cut where they meet."""
+    return st.lists(st.sampled_from(parts) | st.binary(max_size=40), max_size=30)
+
+
+def assert_ends_well(connection: V2Connection, events: list[Event]) -> None:
+    """Check that a violation is the last event, and nothing comes behind it."""
+    violations = [number for number, event in enumerate(events, 1) if type(event) is PeerViolated]
+    assert violations in ([], [len(events)])
+    if violations:
+        assert ([], []) == (connection.receive_data(b"NOP\n"), connection.receive_eof())
+
+
+@given(nonsense(_WORDS), st.sampled_from(State), st.binary(max_size=8))
+def test_nothing_that_a_client_sends_is_an_exception(
+    pieces: list[bytes], state: State, magic: bytes
+) -> None:
+    """Any bytes are events, and a violation is the last of them."""
+    broker = V2Connection(Role.BROKER)
+    broker.receive_data(magic if state is State.INIT and magic else b"  V2")
+    broker.state = state
+
+    assert_ends_well(broker, feed(broker, pieces))
+
+
+@given(nonsense(_FRAME_PARTS), st.booleans())
+def test_nothing_that_a_broker_sends_is_an_exception(
+    pieces: list[bytes],
+    expects_answer: bool,  # noqa: FBT001
+) -> None:
+    """Any bytes are events, and a violation is the last of them."""
+    client = V2Connection(Role.CLIENT)
+    if expects_answer:
+        client.send(Identify(b"{}"))
+
+    assert_ends_well(client, feed(client, pieces))
+
+
+@given(nonsense(_WORDS), st.lists(st.integers(0, 600), max_size=20))
+def test_nonsense_does_not_depend_on_how_bytes_are_cut(pieces: list[bytes], at: list[int]) -> None:
+    """Wrong bytes are heard the same whole, byte by byte and in any pieces."""
+    stream = b"".join(pieces)
+    any_cut = cut_at(stream, [position for position in at if position <= len(stream)])
+
+    heard = [plain(feed(opened_broker(), cut)) for cut in (whole(stream), singly(stream), any_cut)]
+
+    assert [heard[0]] * 3 == heard
