@@ -25,9 +25,7 @@ from __future__ import annotations
 
 
 class GatewayError(Exception):
-    """Root of the tree; *retryable* says whether the same request may succeed later."""
-
-    retryable = False
+    """Root of the tree."""
 
 
 class SettingsError(GatewayError):
@@ -67,16 +65,11 @@ class Full(GatewayError):
 
 
 class PublishError(GatewayError):
-    """A publish was not answered with OK; *token* is the short word for callers."""
-
-    token = "INTERNAL_ERROR"
+    """A publish was not answered with OK."""
 
 
 class Overloaded(PublishError):
     """What waits to be published has reached its bound; nothing was written."""
-
-    token = "OVERLOADED"
-    retryable = True
 
     def __init__(self, *, waiting_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -90,14 +83,9 @@ class Overloaded(PublishError):
 class NoBroker(PublishError):
     """No connection to any nsqd could take the publish; nothing was written."""
 
-    token = "NO_BROKER"
-    retryable = True
-
 
 class OutcomeUnknown(PublishError):
     """The publish was written and no answer came: it may or may not be published."""
-
-    token = "OUTCOME_UNKNOWN"
 
 
 class BrokerRefused(PublishError):
@@ -115,8 +103,6 @@ class BrokerRefused(PublishError):
 
 class BrokerUnreachable(GatewayError):
     """A connection to a broker could not be made, or has ended; *address* is host:port."""
-
-    retryable = True
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"nsqd at {address}: {reason}")

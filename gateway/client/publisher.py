@@ -2,9 +2,9 @@
 Publishing over several brokers: bounded, grouped, and with an answer that means something.
 
 Each broker has a few lanes, and each lane one connection with one command in flight; what comes
-meanwhile fills the lane's next batch (docs: DESIGN decision 1). A publish whose bytes were not
-written moves to another lane when its own goes; one that was written never does, since that could
-publish it twice: its outcome is unknown and says so.
+meanwhile fills the lane's next batch (docs/decisions/0001-group-commit.md). A publish whose bytes
+were not written moves to another lane when its own goes; one that was written never does, since
+that could publish it twice: its outcome is unknown and says so.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 POST /pub and POST /mpub: read, check in nsqd's order, publish, answer.
 
 Plain ASGI in front of FastAPI's routing, for these two decide how many requests a second a
-gateway takes (DESIGN decision 12). 200 means that an nsqd answered OK.
+gateway takes (docs/flows.md). 200 means that an nsqd answered OK.
 """
 
 from __future__ import annotations

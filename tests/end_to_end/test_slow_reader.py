@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,6 +32,9 @@ async def tight_gateway(shared_broker: MortalBroker) -> AsyncIterator[RunningGat
         f"--slow-consumer-s={SLOW_CONSUMER_S}",
     ) as running:
         yield running
+
+
+READS_PROC = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 
 
 def resident_bytes(gateway: RunningGateway) -> int:
@@ -87,6 +91,7 @@ async def test_what_a_slow_reader_left_goes_to_the_next(
     assert 2 == max(delivery["attempts"] for delivery in deliveries)
 
 
+@READS_PROC
 async def test_a_reader_that_stops_costs_bounded_memory(
     tight_gateway: RunningGateway, topic: str
 ) -> None:
@@ -103,6 +108,7 @@ async def test_a_reader_that_stops_costs_bounded_memory(
     assert grown_bytes < 8 * SOCKET_BUFFER_BYTES
 
 
+@READS_PROC
 async def test_a_flood_of_commands_that_is_not_read_back_is_bounded(
     tight_gateway: RunningGateway, topic: str
 ) -> None:

@@ -21,7 +21,7 @@ from gateway.web.faults import FAULTS, REFUSALS, TITLES, CloseCode, fault_of, pr
 
 
 def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
-    """The body of DESIGN §3.1, to the letter."""
+    """The body that openapi.yaml shows, to the letter."""
     status, headers, body = problem(InvalidRequest("MISSING_ARG_TOPIC", "topic is missing"), "r-1")
 
     assert 400 == status
