@@ -1,0 +1,234 @@
+"""
+One connection for publishing, and what waits for it.
+
+One command is in flight; what comes meanwhile fills the next one. What the answer means to each
+caller is decided here, and who is told is the publisher's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.client.backoff import Backoff
+from gateway.client.batch import Batch, PendingPublish, PublishQueue
+from gateway.client.connection import (
+    BrokerConnection,
+    ConnectionOptions,
+    Reply,
+    open_connection,
+)
+from gateway.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    NoBroker,
+    OutcomeUnknown,
+    PublishError,
+)
+from gateway.protocol.frames import ErrorFrame, Message, Response
+from gateway.protocol.wire import Limits
+from gateway.telemetry import get_logger, spawn
+
+logger = get_logger()
+
+_SENT_ONE_BY_ONE = frozenset(
+    {"E_BAD_TOPIC", "E_BAD_BODY", "E_BAD_MESSAGE", "E_AUTH_FAILED", "E_UNAUTHORIZED"}
+)
+"""Refusals of a batch that may be the fault of one publish in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneOptions:
+    """How to connect, what the broker takes, and how long it may take for it."""
+
+    timeout_ms: int = 5_000
+    """Time from a publish to its answer."""
+    limits: Limits = field(default_factory=Limits)
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+
+class LaneOwner(Protocol):
+    """The publisher, as its lanes see it."""
+
+    is_stopping: bool
+
+    @property
+    def options(self) -> LaneOptions:
+        """What holds for each lane."""
+
+    @property
+    def has_open_lane(self) -> bool:
+        """Whether a publish could be written somewhere now."""
+
+    def submit(self, publish: PendingPublish) -> None:
+        """Find another lane for *publish*, or answer it."""
+
+    def settle(self, publishes: Sequence[PendingPublish], error: PublishError | None) -> None:
+        """Tell the callers of *publishes*, each once."""
+
+
+class Lane:
+    """One connection for publishing: at most one command in flight, the rest waits here."""
+
+    def __init__(self, publisher: LaneOwner, address: str) -> None:
+        self._publisher = publisher
+        self.address = address
+        self.queue = PublishQueue(publisher.options.limits)
+        self.last_error = "not connected yet"
+        self._in_flight: Batch | None = None
+        self._in_flight_deadline = 0.0
+        """When what is in flight must have been answered, monotonic seconds."""
+        self._connection: BrokerConnection | None = None
+        self._backoff = Backoff(random.random)
+        self._retry: asyncio.Task[None] | None = None
+        self._flush_is_due = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a command can be written now."""
+        return self._connection is not None and self._connection.is_open
+
+    @property
+    def load_bytes(self) -> int:
+        """What waits and what is written and not answered."""
+        in_flight = self._in_flight
+        return self.queue.waiting_bytes + (in_flight.size_bytes if in_flight else 0)
+
+    def works_on(self, topic: str) -> bool:
+        """Tell whether something of *topic* waits or is in flight here."""
+        in_flight = self._in_flight
+        return topic in self.queue or (
+            in_flight is not None and in_flight.publishes[0].topic == topic
+        )
+
+    # Work
+
+    def add(self, publish: PendingPublish) -> None:
+        """Queue *publish*; it is written in this turn of the event loop if nothing is in flight."""
+        self.queue.add(publish)
+        if self._in_flight is None and not self._flush_is_due:
+            # Not at once: publishes that arrived in the same turn go together.
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if self._in_flight is not None or not self.is_open:
+            return
+        assert self._connection is not None  # noqa: S101 - is_open says so
+        batch = self.queue.take()
+        if batch is None:
+            return
+        self._in_flight = batch
+        timeout_s = self._publisher.options.timeout_ms / 1000
+        self._in_flight_deadline = asyncio.get_running_loop().time() + timeout_s
+        self._connection.ask(batch.command(), self._answered)
+
+    def _answered(self, reply: Reply) -> None:
+        batch, self._in_flight = self._in_flight, None
+        assert batch is not None  # noqa: S101 - a reply answers what is in flight
+        # Without those whose callers have been told already that their time is over.
+        publishes = [publish for publish in batch.publishes if publish.is_held]
+        if isinstance(reply, Response):
+            self._publisher.settle(publishes, None)
+        elif isinstance(reply, BrokerUnreachable):
+            text = f"{reply}; it was written before, so it may or may not be published"
+            self._publisher.settle(publishes, OutcomeUnknown(text))
+        elif publishes and len(batch.publishes) > 1 and reply.code in _SENT_ONE_BY_ONE:
+            for publish in publishes:
+                publish.goes_alone = True
+            self.queue.add_first(publishes)
+        else:
+            self._publisher.settle(publishes, _refusal(reply))
+        self._flush()
+
+    def give_up_overdue(self, now: float) -> None:
+        """Answer what has passed its deadline, and cut a broker that answers nothing."""
+        timeout_ms = self._publisher.options.timeout_ms
+        text = f"no nsqd took it within {timeout_ms} ms; it was not published"
+        self._publisher.settle(self.queue.take_overdue(now), NoBroker(text))
+        if self._in_flight is None:
+            return
+        text = f"nsqd at {self.address} did not answer within {timeout_ms} ms"
+        self._publisher.settle(
+            [publish for publish in self._in_flight.publishes if publish.deadline <= now],
+            OutcomeUnknown(f"{text}; it may or may not be published"),
+        )
+        # What had waited here is overdue sooner; that is no fault of the broker.
+        if self._in_flight_deadline <= now and self._connection is not None:
+            # Answers come in order: behind this one nothing could be answered either.
+            self._connection.abort(f"no answer within {timeout_ms} ms")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return self._in_flight is None and not len(self.queue)
+
+    # The connection
+
+    async def connect_once(self) -> bool:
+        """Try to connect; True when the lane is open, else `last_error` says why not."""
+        try:
+            connection = await open_connection(
+                self.address, self._publisher.options.connection, self
+            )
+        except BrokerUnreachable as error:
+            self.last_error = error.reason
+            return False
+        self._connection = connection
+        self._flush()
+        return True
+
+    def reconnect(self) -> None:
+        """Try in the background until the lane is open."""
+        self._retry = spawn(f"connect publisher to {self.address}", self._connect_for_ever())
+
+    async def _connect_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._backoff.next_delay_s())
+            if await self.connect_once():
+                logger.info("publisher connected", nsqd=self.address)
+                return
+
+    async def close(self) -> None:
+        """Close the connection, or stop trying to get one."""
+        if self._retry is not None:
+            self._retry.cancel()
+            await asyncio.wait({self._retry})
+        if self._connection is not None:
+            await self._connection.close()
+
+    def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
+        """Never happens: nobody subscribes here, so the connection cuts a broker that does it."""
+
+    def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+        """Never happens: nobody finishes, requeues or touches here."""
+
+    def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        """Move what was not written to other lanes, and connect again."""
+        publisher = self._publisher
+        self._connection = None
+        self.last_error = error.reason
+        if publisher.is_stopping:
+            return
+        logger.warning("publisher disconnected", nsqd=self.address, reason=error.reason)
+        for publish in self.queue.take_all():
+            if publish.goes_alone and not publisher.has_open_lane:
+                # The refusal of its batch closed this connection, which will be back at once.
+                self.queue.add(publish)
+            else:
+                publisher.submit(publish)
+        self._backoff.connection_held(asyncio.get_running_loop().time() - connection.opened_at)
+        self.reconnect()
+
+
+def _refusal(frame: ErrorFrame) -> PublishError:
+    """Return what *frame* means to the caller."""
+    if frame.code == "E_MPUB_FAILED" and "exiting" not in frame.description:
+        # nsqd writes the messages of an MPUB one by one: a disk error leaves a part stored.
+        text = f"{frame.code} {frame.description}; a part may be published"
+        return OutcomeUnknown(text)
+    return BrokerRefused(frame.code, frame.description)
