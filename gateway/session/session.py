@@ -25,6 +25,7 @@ from gateway.session.actions import (
     ResumeReading,
 )
 from gateway.session.answered import Answered
+from gateway.session.endings import Endings
 from gateway.session.messages import (
     CommandIn,
     ErrorOut,
@@ -81,11 +82,11 @@ class Session:
         self._ready = -1
         """The RDY that was last asked for."""
         self._is_subscribed = False
-        self._alone_since: float | None = now
-        self._slow_since: float | None = None
-        self._close_deadline: float | None = None
-        """After CLS, or a drain: when what is unanswered is given up."""
-        self._close_reason = EndReason.DONE
+        self._endings = Endings(
+            now=now,
+            slow_consumer_s=options.slow_consumer_s,
+            broker_outage_s=options.broker_outage_s,
+        )
         self._is_ended = False
         self._writing: list[list[str]] = []
         """With ack=auto: the deliveries in the frame that is being written."""
@@ -105,7 +106,7 @@ class Session:
     def source_opened(self, source: int, answer: Answer) -> list[Action]:
         """Tell the client: the first time that it is subscribed, later that a broker came."""
         self._sources[source] = answer
-        self._alone_since = None
+        self._endings.broker_came()
         if self._is_subscribed:
             self._outbox.add_answer(sources_changed(len(self._sources), []))
         else:
@@ -118,7 +119,7 @@ class Session:
         """Tell the client which of its deliveries the broker will give to somebody again."""
         self._sources.pop(source, None)
         if not self._sources:
-            self._alone_since = now
+            self._endings.last_broker_went(now)
         self._outbox.take_messages(source)
         lost_ids = self._window.lose(source)
         self._outbox.add_answer(sources_changed(len(self._sources), lost_ids))
@@ -127,7 +128,7 @@ class Session:
     def arrived(self, source: int, messages: list[Message], now: float) -> list[Action]:
         """Take *messages* of *source*; after CLS or the end they go back at once."""
         answer = self._sources.get(source)
-        if answer is None or self._close_deadline is not None or self._is_ended:
+        if answer is None or self._endings.is_closing or self._is_ended:
             return [Requeue(source, [message.id for message in messages], 0)]
         batch = Batch(
             source,
@@ -181,11 +182,11 @@ class Session:
     def _watch_buffer(self, now: float) -> list[Action]:
         """Stop the sources above the bound, and let them go on below it."""
         is_over = self._outbox.size_bytes > self.options.buffer_bytes
-        if is_over and self._slow_since is None:
-            self._slow_since = now
+        if is_over and not self._endings.is_slow:
+            self._endings.client_is_slow(now)
             return [PauseReading()]
-        if not is_over and self._slow_since is not None:
-            self._slow_since = None
+        if not is_over and self._endings.is_slow:
+            self._endings.client_has_caught_up()
             return [ResumeReading()]
         return []
 
@@ -210,9 +211,8 @@ class Session:
                 except InvalidRequest as error:
                     self._misuse(command.cmd, command.ref, error.detail, now)
             if self._patience.is_lost:
-                self._is_ended = True
                 acks.flush()
-                actions.append(EndSocket(EndReason.TOO_MANY_ERRORS))
+                actions += self._end(EndReason.TOO_MANY_ERRORS)
         acks.flush()
         return self._consequences(actions, now)
 
@@ -299,11 +299,10 @@ class Session:
         self._answer_ok(command)
 
     def _start_close(self, command: CommandIn, _acks: Acks, now: float) -> None:
-        if self._close_deadline is not None and self._close_reason is EndReason.DONE:
+        if self._endings.is_asked_by_client:
             raise InvalidRequest("E_INVALID", "CLS was said before")
         timeouts = [answer.msg_timeout for answer in self._sources.values()]
-        self._close_by(now + max(timeouts, default=0) / 1000)
-        self._close_reason = EndReason.DONE
+        self._endings.close_by(now + max(timeouts, default=0) / 1000, EndReason.DONE)
         answer = close_wait("client", ref=command.ref, reconnect_after_ms=None)
         self._outbox.add_answer(answer)
 
@@ -324,7 +323,7 @@ class Session:
             return []
         actions: list[Action] = []
         ready = max(0, self._window.room - self._outbox.expired)
-        if self._close_deadline is not None:
+        if self._endings.is_closing:
             ready = 0
             # Not sent and no longer wanted: somebody else may have them.
             actions = self._requeues(self._outbox.take_messages(), 0)
@@ -336,54 +335,40 @@ class Session:
 
     def _end_when_done(self, now: float) -> list[Action]:
         """End after CLS or a drain, when nothing is in flight or the time for it has passed."""
-        if self._is_ended or self._close_deadline is None:
-            return []
-        # A drain spreads its closes over time, so it waits for its moment in any case.
-        waits = len(self._window) > 0 or self._close_reason is EndReason.DRAINED
-        if waits and now < self._close_deadline:
+        reason = self._endings.closed_reason(in_flight=len(self._window), now=now)
+        return [] if reason is None else self._end(reason)
+
+    def _end(self, reason: EndReason) -> list[Action]:
+        """Want the socket closed, once."""
+        if self._is_ended:
             return []
         self._is_ended = True
-        return [EndSocket(self._close_reason)]
+        return [EndSocket(reason)]
 
     def wake(self, now: float) -> list[Action]:
         """Do what is due by now; see `next_wake`."""
         self._window.expire(now)
         self._outbox.expire(now)
         actions = self._consequences([], now)
-        reason = None
-        options = self.options
-        if self._slow_since is not None and now >= self._slow_since + options.slow_consumer_s:
-            reason = EndReason.SLOW
-        elif self._alone_since is not None and now >= self._alone_since + options.broker_outage_s:
-            reason = EndReason.NO_BROKER
-        if reason is not None and not self._is_ended:
-            self._is_ended = True
-            actions.append(EndSocket(reason))
-        return actions
+        reason = self._endings.due_reason(now)
+        return actions if reason is None else actions + self._end(reason)
 
     def next_wake(self) -> float | None:
         """Return when `wake` has something to do, monotonic seconds; None while it has not."""
         if self._is_ended:
             return None
-        due = [self._window.next_expiry(), self._outbox.next_expiry(), self._close_deadline]
-        if self._slow_since is not None:
-            due.append(self._slow_since + self.options.slow_consumer_s)
-        if self._alone_since is not None:
-            due.append(self._alone_since + self.options.broker_outage_s)
+        due = (
+            self._window.next_expiry(),
+            self._outbox.next_expiry(),
+            self._endings.next_moment(),
+        )
         return min((moment for moment in due if moment is not None), default=None)
 
     def drain(self, *, close_at: float, reconnect_after_ms: int) -> list[Action]:
         """Tell the client that its socket closes by *close_at*; answers are taken until then."""
-        if self._close_deadline is None:
-            self._close_reason = EndReason.DRAINED
-        self._close_by(close_at)
+        self._endings.close_by(close_at, EndReason.DRAINED)
         self._outbox.add_answer(close_wait("drain", reconnect_after_ms=reconnect_after_ms))
         return self._changes()
-
-    def _close_by(self, moment: float) -> None:
-        """Take no more messages, and close at *moment* or when it was to be closed before."""
-        if self._close_deadline is None or moment < self._close_deadline:
-            self._close_deadline = moment
 
     def close(self, now: float) -> list[Action]:
         """End: hand back at once what is not finished, oldest first; idempotent."""
@@ -393,7 +378,7 @@ class Session:
         for source, unsent in self._outbox.take_messages().items():
             left.setdefault(source, []).extend(unsent)
         # What was not read from the brokers goes back too, when it arrives.
-        resume = [] if self._slow_since is None else [ResumeReading()]
+        resume = [ResumeReading()] if self._endings.is_slow else []
         return [Ready(0), *self._requeues(left, delay_ms), *resume]
 
     def _requeues(self, ids: dict[int, list[bytes]], delay_ms: int) -> list[Action]:

@@ -1,0 +1,98 @@
+"""The clocks that end a session: outage, slowness, a close that was begun."""
+
+import pytest
+
+from gateway.session.actions import EndReason
+from gateway.session.endings import Endings
+
+
+@pytest.fixture
+def endings() -> Endings:
+    """Return the clocks of a session that began at 0 and has a broker."""
+    endings = Endings(now=0.0, slow_consumer_s=30.0, broker_outage_s=300.0)
+    endings.broker_came()
+    return endings
+
+
+def test_nothing_ends_while_all_is_well(endings: Endings) -> None:
+    """No clock runs, so there is no moment to wake for."""
+    assert (None, None) == (endings.due_reason(1e9), endings.next_moment())
+
+
+@pytest.mark.parametrize("now,expected", [(399.9, None), (400.0, EndReason.NO_BROKER)])
+def test_an_outage_ends_it_after_its_time(
+    endings: Endings, now: float, expected: EndReason | None
+) -> None:
+    """The clock starts when the last broker goes."""
+    endings.last_broker_went(100.0)
+
+    assert (expected, 400.0) == (endings.due_reason(now), endings.next_moment())
+
+
+def test_a_session_that_never_had_a_broker_ends_as_well() -> None:
+    """The outage begins with the session."""
+    endings = Endings(now=5.0, slow_consumer_s=30.0, broker_outage_s=300.0)
+
+    assert 305.0 == endings.next_moment()
+
+
+@pytest.mark.parametrize("now,expected", [(39.9, None), (40.0, EndReason.SLOW)])
+def test_slowness_ends_it_after_its_time(
+    endings: Endings, now: float, expected: EndReason | None
+) -> None:
+    """The clock starts when more waits than may."""
+    endings.client_is_slow(10.0)
+
+    assert (expected, 40.0) == (endings.due_reason(now), endings.next_moment())
+
+
+def test_who_has_caught_up_is_forgiven(endings: Endings) -> None:
+    """The clock of the slow client stops."""
+    endings.client_is_slow(10.0)
+    endings.client_has_caught_up()
+
+    assert (False, None) == (endings.is_slow, endings.next_moment())
+
+
+@pytest.mark.parametrize(
+    "reason,in_flight,now,expected",
+    [
+        (EndReason.DONE, 0, 0.0, EndReason.DONE),
+        (EndReason.DONE, 1, 9.9, None),
+        (EndReason.DONE, 1, 10.0, EndReason.DONE),
+        (EndReason.DRAINED, 0, 9.9, None),
+        (EndReason.DRAINED, 0, 10.0, EndReason.DRAINED),
+        (EndReason.DRAINED, 1, 10.0, EndReason.DRAINED),
+    ],
+)
+def test_a_close_waits_for_answers_and_a_drain_for_its_moment(
+    endings: Endings, reason: EndReason, in_flight: int, now: float, expected: EndReason | None
+) -> None:
+    """A drain spreads its closes over time even when nothing is in flight."""
+    endings.close_by(10.0, reason)
+
+    assert expected == endings.closed_reason(in_flight=in_flight, now=now)
+
+
+def test_the_earlier_of_two_closes_holds(endings: Endings) -> None:
+    """What was to be closed by then stays so."""
+    endings.close_by(10.0, EndReason.DRAINED)
+    endings.close_by(60.0, EndReason.DONE)
+
+    assert 10.0 == endings.next_moment()
+
+
+@pytest.mark.parametrize(
+    "reasons", [(EndReason.DRAINED, EndReason.DONE), (EndReason.DONE, EndReason.DRAINED)]
+)
+def test_what_the_client_asks_for_is_its_own_close(
+    endings: Endings, reasons: tuple[EndReason, EndReason]
+) -> None:
+    """CLS in a drain, or a drain behind CLS: nothing waits for the drain's moment."""
+    for reason in reasons:
+        endings.close_by(10.0, reason)
+
+    assert (True, EndReason.DONE) == (
+        endings.is_asked_by_client,
+        endings.closed_reason(in_flight=0, now=0.0),
+    )
