@@ -32,7 +32,7 @@ setup: $(VENV)/.dev ## complete .venv with everything that tests, checks and ben
 witnesses: $(WITNESSES) ## build nsqd, nsqlookupd, nsqadmin 1.3.0 and go-nsq's consumer; needs Go
 
 test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, against a real nsqd too
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 check: setup ## format, lint, types, architecture; changes nothing
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from tests.support.nsqd import real_nsqd
 from tests.support.programs import nsq_gateway
@@ -22,6 +23,7 @@ class MortalBroker:
     def __init__(self, kind: str, life: AsyncExitStack) -> None:
         self._kind = kind
         self._life = life
+        self._pid = 0
         self._signal: Callable[[signal.Signals], None] = _ignore
         self._ended: Callable[[], Awaitable[int | None]] | None = None
         self.tcp_address = f"127.0.0.1:{free_port()}"
@@ -32,10 +34,10 @@ class MortalBroker:
         flags = (f"--tcp-address={self.tcp_address}", f"--http-address={self.http_address}")
         if self._kind == "nsqd":
             process = (await self._life.enter_async_context(real_nsqd(*flags))).process
-            self._signal, self._ended = process.send_signal, process.wait
+            self._pid, self._signal, self._ended = process.pid, process.send_signal, process.wait
             return
         program = await self._life.enter_async_context(nsq_gateway("broker", *flags))
-        self._signal, self._ended = program.signal, program.ended
+        self._pid, self._signal, self._ended = program.pid, program.signal, program.ended
         await program.said(_EMBEDDED_LISTENS)
 
     async def kill(self) -> None:
@@ -46,12 +48,23 @@ class MortalBroker:
         self._signal = _ignore
 
     def freeze(self) -> None:
-        """Stop by SIGSTOP: connections stay, nothing is answered."""
+        """Stop by SIGSTOP: connections stay, nothing is answered from now on."""
         self._signal(signal.SIGSTOP)
+        while not all(_is_stopped(thread) for thread in Path(f"/proc/{self._pid}/task").glob("*")):
+            pass  # a thread that runs takes the signal at its next step
 
     def thaw(self) -> None:
         """Go on by SIGCONT."""
         self._signal(signal.SIGCONT)
+
+
+def _is_stopped(thread: Path) -> bool:
+    """Whether a thread is in state T (Linux; elsewhere nobody asks)."""
+    try:
+        state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True  # it has ended
+    return state == "T"
 
 
 def _ignore(number: signal.Signals) -> None:
