@@ -107,7 +107,7 @@ class Server:
         client = self.handler.connect(remote_address=remote_address, at=self.moment())
         self._connections[client.consumer.id] = connection
         self._idle.clear()
-        _log.info("client connected", address=remote_address)
+        _log.debug("client connected", address=remote_address)
         return client
 
     def close(self, client: Client) -> None:
@@ -116,7 +116,7 @@ class Server:
         del self._connections[client.consumer.id]
         if not self._connections:
             self._idle.set()
-        _log.info("client disconnected", address=client.remote_address)
+        _log.debug("client disconnected", address=client.remote_address)
 
     # The agenda
 
