@@ -33,6 +33,8 @@ from gateway.web.websocket_protocol import WebSocketProtocol
 logger = get_logger()
 
 _CONFIG_TIMEOUT_S = 2.0
+_DRAIN_GRACE_S = 10.0
+"""What sockets get beyond the drain window: last frames, the close, leaving NSQ."""
 _NS_PER_MS = 1_000_000
 
 
@@ -162,8 +164,15 @@ class Service:
     async def drain(self) -> None:
         """Say "not ready", and let every socket go within the drain window."""
         self._phase = Phase.DRAINING
-        if self._subscribe is not None:
-            sockets = await self._subscribe.drain(self._settings.drain_window_s)
+        if self._subscribe is None:
+            return
+        window_s = self._settings.drain_window_s
+        try:
+            async with asyncio.timeout(window_s + _DRAIN_GRACE_S):
+                sockets = await self._subscribe.drain(window_s)
+        except TimeoutError:
+            logger.warning("drain incomplete, what is left is cut", window_s=window_s)
+        else:
             logger.info("drained", sockets=sockets)
 
     async def stop(self) -> None:
