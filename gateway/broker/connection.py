@@ -92,7 +92,14 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Carry out what one read of the socket says, and answer it with one write."""
-        events = self._protocol.receive_data(data)
+        self._take(self._protocol.receive_data(data))
+
+    def eof_received(self) -> bool:
+        """Refuse a command that ends in the middle of its body, in nsqd's words; then close."""
+        self._take(self._protocol.receive_eof())
+        return False
+
+    def _take(self, events: list[Event]) -> None:
         if not events:
             return
         at = self._host.moment()

@@ -136,6 +136,7 @@ class Session:
             timeout_s=answer.msg_timeout / 1000,
             ceiling=now + answer.max_msg_timeout / 1000,
         )
+        self._window.supersede(source, messages)
         self._outbox.add_messages(batch, messages)
         return self._watch_buffer(now)
 

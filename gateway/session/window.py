@@ -107,6 +107,21 @@ class Window:
             self._overdue[delivery_id] = held.pop(delivery_id)
         self._first_deadline = min((batch.deadline for batch in held.values()), default=math.inf)
 
+    def supersede(self, source: int, messages: Sequence[Message]) -> None:
+        """
+        Give up the earlier deliveries of *messages*, which *source* has sent again.
+
+        Its clock timed them out a little before ours: an answer to the earlier delivery would
+        count for the later one, since V2 tells deliveries of one connection apart by nothing.
+        """
+        if not self._overdue:
+            return
+        again = {message.id for message in messages}
+        given_up = Batch(source, now=-math.inf, timeout_s=0.0, ceiling=-math.inf)
+        for delivery_id, batch in self._overdue.items():
+            if batch.source == source and message_id(delivery_id) in again:
+                self._overdue[delivery_id] = given_up
+
     def next_expiry(self) -> float | None:
         """Return when to call `expire`, None while nothing is held; it may find nothing then."""
         return self._first_deadline - MARGIN_S if self._held else None

@@ -77,6 +77,17 @@ async def test_commands_may_come_byte_by_byte(broker: Broker) -> None:
     assert [0, 0, 0, MESSAGE] == kinds
 
 
+async def test_a_command_that_ends_in_its_body_is_refused(broker: Broker) -> None:
+    """The client has closed its half, and can still read what was wrong."""
+    async with v2_peer(broker.tcp_address) as peer:
+        await peer.send(b"PUB t\n\x00\x00\x00\x05hal")
+
+        peer.raw.end()
+
+        frames = await peer.frames_to_end()
+    assert [(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")] == frames
+
+
 # Time
 
 

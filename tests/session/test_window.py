@@ -123,6 +123,21 @@ def test_deadlines_may_come_in_any_order() -> None:
     assert 60.0 - MARGIN_S == window.next_expiry()
 
 
+def test_what_its_source_sends_again_can_no_longer_be_answered() -> None:
+    """The broker's clock is a little ahead: the earlier delivery is late, and still in the way."""
+    window = Window(10)
+    (first,) = window.add(batch(1), messages(0xA))
+    (other,) = window.add(batch(2), messages(0xA))
+    window.expire(59.9)
+
+    window.supersede(1, messages(0xA, 0xB))
+    (second,) = window.add(batch(1, now=59.9), messages(0xA))
+
+    assert (3, 8) == (len(window), window.room)
+    taken = [window.take(delivery_id, 59.9) for delivery_id in (first, other, second)]
+    assert [None, 2, 1] == taken
+
+
 def test_touch_starts_the_timeout_anew() -> None:
     """The delivery is held, under the same id, until a timeout after the touch."""
     window = Window(10)

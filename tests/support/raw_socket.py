@@ -57,6 +57,10 @@ class RawSocket:
             raise EOFError
         self._read += data
 
+    def end(self) -> None:
+        """Write nothing more; what the peer says can still be read."""
+        self._sock.shutdown(socket.SHUT_WR)
+
     def reset(self) -> None:
         """End with RST, as a crashed machine or a firewall does."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
