@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -115,6 +116,7 @@ class Service:
         limits, lines = await learn_limits(settings_limits(settings), settings.nsqd_http_address)
         offer = Offer(
             client_id="nsq-gateway",
+            hostname=socket.gethostname(),
             user_agent=f"nsq-gateway/{gateway.__version__}",
             feature_negotiation=True,
             heartbeat_interval=settings.heartbeat_interval_ms,
@@ -141,7 +143,7 @@ class Service:
                 socket_buffer_bytes=settings.socket_buffer_bytes,
                 slow_consumer_s=settings.slow_consumer_s,
                 broker_outage_s=settings.broker_outage_s,
-                heartbeat_interval_ms=settings.heartbeat_interval_ms,
+                offer=offer,
             )
         )
         parts = WebParts(

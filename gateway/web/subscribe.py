@@ -7,9 +7,9 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
-import gateway
 from gateway.client.connection import ConnectionOptions
 from gateway.client.subscriber import SubscriberOptions
 from gateway.errors import Full, GatewayError
@@ -46,7 +46,8 @@ class SubscribeOptions:
     socket_buffer_bytes: int = 8 * 1_048_576
     slow_consumer_s: float = 30.0
     broker_outage_s: float = 300.0
-    heartbeat_interval_ms: int = 30_000
+    offer: Offer = field(default_factory=lambda: Offer(feature_negotiation=True))
+    """What every socket's connections ask of nsqd; what the client asks for comes on top."""
 
 
 class SubscribeEndpoint:
@@ -140,11 +141,8 @@ class SubscribeEndpoint:
         )
 
     def _subscriber_options(self, request: SubscribeRequest) -> SubscriberOptions:
-        offer = Offer(
-            client_id="nsq-gateway",
-            user_agent=f"nsq-gateway/{gateway.__version__}",
-            feature_negotiation=True,
-            heartbeat_interval=self._options.heartbeat_interval_ms,
+        offer = msgspec.structs.replace(
+            self._options.offer,
             output_buffer_timeout=OUTPUT_BUFFER_TIMEOUT_MS,
             msg_timeout=request.msg_timeout_ms,
             sample_rate=request.sample_rate,

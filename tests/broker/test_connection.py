@@ -28,6 +28,7 @@ from tests.support.v2_peer import (
     MESSAGE,
     OK,
     V2Peer,
+    body_and_attempts,
     identify,
     multi_publish,
     publish,
@@ -36,20 +37,6 @@ from tests.support.v2_peer import (
 
 QUICK_HEARTBEATS = BrokerOptions(limits=Limits(heartbeat_interval_ms=200))
 PATIENCE_S = 15.0
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """A broker with nsqd's defaults."""
-    async with embedded_broker() as running:
-        yield running
-
-
-def body_and_attempts(frame: tuple[int, bytes]) -> tuple[bytes, int]:
-    """Return what a message frame holds."""
-    kind, data = frame
-    assert kind == MESSAGE
-    return data[26:], int.from_bytes(data[8:10], "big")
 
 
 def channel(broker: Broker, topic: str, name: str) -> Channel | None:

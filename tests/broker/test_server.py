@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from gateway.broker.broker import Broker
 from gateway.broker.catalog import Catalog
@@ -18,8 +15,8 @@ from tests.support.embedded_broker import embedded_broker
 from tests.support.raw_socket import raw_socket
 from tests.support.v2_peer import (
     ERROR,
-    MESSAGE,
     OK,
+    body_and_attempts,
     multi_publish,
     publish,
     v2_peer,
@@ -27,20 +24,6 @@ from tests.support.v2_peer import (
 
 QUICK_TIMEOUTS = BrokerOptions(limits=Limits(msg_timeout_ms=50))
 PATIENCE_S = 15.0
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """A broker with nsqd's defaults."""
-    async with embedded_broker() as running:
-        yield running
-
-
-def body_and_attempts(frame: tuple[int, bytes]) -> tuple[bytes, int]:
-    """Return what a message frame holds."""
-    kind, data = frame
-    assert kind == MESSAGE
-    return data[26:], int.from_bytes(data[8:10], "big")
 
 
 # Delivery

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gateway.protocol.frames import ErrorFrame
@@ -21,34 +19,20 @@ from gateway.session.patience import MAX_MISUSES
 from gateway.session.session import Session, SessionOptions
 from gateway.session.window import MARGIN_S
 from tests.support.deliveries import (
+    ANSWER,
     Json,
     command,
-    delivery_ids,
+    holding,
     lines,
     message,
     message_id,
     messages,
     read,
+    subscribed,
 )
 
 A, B, C = message_id(0xA), message_id(0xB), message_id(0xC)
 TIMEOUT_S = 60.0
-ANSWER = Answer()
-
-
-def subscribed(*, sources: int = 1, **options: Any) -> Session:  # noqa: ANN401 - any option
-    """Return a session on that many sources whose client has read that it is subscribed."""
-    session = Session(SessionOptions(topic="t", channel="c", **options), now=0.0)
-    for source in range(1, sources + 1):
-        session.source_opened(source, ANSWER)
-    read(session, 0.0)
-    return session
-
-
-def holding(session: Session, *numbers: int, source: int = 1, now: float = 0.0) -> list[str]:
-    """Deliver messages *numbers* to the client of *session*; return the delivery ids."""
-    session.arrived(source, messages(*numbers), now)
-    return delivery_ids(read(session, now))
 
 
 def error_of(session: Session, now: float = 0.0) -> Json:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from gateway.protocol.frames import Message
+from gateway.protocol.identify import Answer
 from gateway.session.actions import Action, Finish, Requeue
-from gateway.session.session import Session
+from gateway.session.session import Session, SessionOptions
 
 Json: TypeAlias = dict[str, Any]
 
 TIMESTAMP_NS = 1_790_000_000_000_000_000
+ANSWER = Answer()
 
 
 def message_id(number: int) -> bytes:
@@ -62,3 +64,18 @@ def answered(actions: Sequence[Action]) -> list[tuple[str, int, bytes]]:
         if isinstance(action, Finish | Requeue)
         for each in action.ids
     ]
+
+
+def subscribed(*, sources: int = 1, **options: Any) -> Session:  # noqa: ANN401 - any option
+    """Return a session on that many sources whose client has read that it is subscribed."""
+    session = Session(SessionOptions(topic="t", channel="c", **options), now=0.0)
+    for source in range(1, sources + 1):
+        session.source_opened(source, ANSWER)
+    read(session, 0.0)
+    return session
+
+
+def holding(session: Session, *numbers: int, source: int = 1, now: float = 0.0) -> list[str]:
+    """Deliver messages *numbers* to the client of *session*; return the delivery ids."""
+    session.arrived(source, messages(*numbers), now)
+    return delivery_ids(read(session, now))

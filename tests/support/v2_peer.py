@@ -16,6 +16,13 @@ Frame = tuple[int, bytes]
 """Type and data."""
 
 
+def body_and_attempts(frame: Frame) -> tuple[bytes, int]:
+    """Return what a message frame holds."""
+    kind, data = frame
+    assert kind == MESSAGE
+    return data[26:], int.from_bytes(data[8:10], "big")
+
+
 class V2Peer:
     """One connection, behind its magic."""
 

@@ -1,0 +1,15 @@
+"""What the tests of the broker's doors share."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.broker.broker import Broker
+from tests.support.embedded_broker import embedded_broker
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker with nsqd's defaults."""
+    async with embedded_broker() as running:
+        yield running
