@@ -47,8 +47,8 @@ class ResumeReading(msgspec.Struct, gc=False):
 class EndReason(enum.Enum):
     """Why a session wants its socket closed."""
 
-    DONE = "the client said CLS and has answered everything"
-    DRAINED = "the gateway drains and the client has answered everything"
+    DONE = "the client said CLS"
+    DRAINED = "the gateway drains"
     SLOW = "the client does not read fast enough"
     NO_BROKER = "no nsqd could be reached for too long"
     TOO_MANY_ERRORS = "the client sent too much that is no command"
