@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 _MAX_PORT = 65_535
+_NAME_OR_IPV4 = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def split_address(address: str) -> tuple[str, int]:
     """
     Split ``host:port``; an IPv6 host stands in brackets. Port 0 lets the system choose.
 
+    A name is in ASCII: what no resolver and no URL takes is refused here, where a person reads it.
+
     Raises:
         ValueError: *address* is not of this form; the text says what is expected.
     """
     host, _, port = address.rpartition(":")
-    is_bare_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
     # isascii: "²".isdigit() is true as well.
     is_port = port.isascii() and port.isdigit() and int(port[:6]) <= _MAX_PORT
-    if not host or is_bare_ipv6 or not is_port:
+    if not (_is_host(host) and is_port):
         raise ValueError(f"{address!r} is not host:port with a port of 0 to {_MAX_PORT}")
     return host.strip("[]"), int(port)
+
+
+def _is_host(host: str) -> bool:
+    if not (host.startswith("[") and host.endswith("]")):
+        return _NAME_OR_IPV4.fullmatch(host) is not None
+    try:
+        ipaddress.IPv6Address(host[1:-1])
+    except ValueError:
+        return False
+    return True
 
 
 def join_address(host: str, port: int) -> str:

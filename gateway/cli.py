@@ -20,9 +20,9 @@ from gateway.service import BrokerService, Runnable, Service, run_until_signal
 from gateway.settings import BrokerSettings, ServeSettings
 from gateway.settings_sources import (
     CONFIG_VARIABLE,
-    LATER,
     flag_of,
     load,
+    refusal,
     variable_of,
 )
 from gateway.telemetry import configure_logging
@@ -32,6 +32,10 @@ FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 _EPILOG = """\b
+Every setting: nsq-gateway serve --help, nsq-gateway broker --help, docs/configuration.md.
+What is promised to clients: openapi.yaml (HTTP), docs/websocket.md (/sub).
+
+\b
 Examples:
   nsq-gateway serve
   nsq-gateway serve --nsqd-tcp-address 127.0.0.1:4150 --nsqd-http-address 127.0.0.1:4151
@@ -40,12 +44,23 @@ Examples:
 
 Exit status: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
 
+_SERVE_EPILOG = """\b
+Examples:
+  nsq-gateway serve
+  nsq-gateway serve --nsqd-tcp-address 127.0.0.1:4150 --nsqd-http-address 127.0.0.1:4151
+  nsq-gateway serve --listen 0.0.0.0:8080 --insecure --nsqd-tcp-address nsqd-1:4150,nsqd-2:4150"""
+
+_BROKER_EPILOG = """\b
+Examples:
+  nsq-gateway broker
+  nsq-gateway broker -tcp-address=127.0.0.1:4150 -msg-timeout=30s"""
+
 
 def _double_dashes(args: list[str]) -> list[str]:
-    """Return *args* with nsqd's ``-flag`` spelled ``--flag``; a short ``-h`` is help."""
+    """Return *args* with nsqd's ``-flag`` spelled ``--flag``; ``-h`` is help, ``-50`` a value."""
     spelled = []
     for arg in args:
-        is_long = arg.startswith("-") and not arg.startswith("--") and len(arg) > len("-h")
+        is_long = arg.startswith("-") and arg[1:2].isalpha() and len(arg) > len("-h")
         spelled.append(f"-{arg}" if is_long else arg)
     return spelled
 
@@ -58,11 +73,10 @@ class _Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-").replace("-", "_")
-            if name in LATER:
-                text = f"not yet: {LATER[name]} is for a later version"
-                raise SettingsError(error.option_name, "given", allowed=text) from error
-            raise
+            reason = refusal(error.option_name.lstrip("-").replace("-", "_"))
+            if reason is None:
+                raise
+            raise SettingsError(error.option_name, "given", allowed=reason) from error
 
 
 def _settings_options(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
@@ -119,7 +133,7 @@ def commands() -> None:
     """HTTP and WebSockets in front of NSQ, with an embedded broker."""
 
 
-@commands.command(cls=_Command)
+@commands.command(cls=_Command, epilog=_SERVE_EPILOG)
 @_settings_options(ServeSettings)
 def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """
@@ -133,7 +147,8 @@ def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
     _run(lambda: Service(settings))
 
 
-@commands.command(cls=_Command)
+@commands.command(cls=_Command, epilog=_BROKER_EPILOG)
+@click.version_option(gateway.__version__, prog_name="nsq-gateway")
 @_settings_options(BrokerSettings)
 def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """

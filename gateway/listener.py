@@ -2,14 +2,14 @@
 An address that an ASGI application answers on: uvicorn, started and stopped from outside.
 
 uvicorn takes the process's signals and closes every socket at once; here the signals stay with
-`service`, which drains first. The socket is bound before anything is announced.
+`service`, which drains first. The socket listens before anything is announced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import math
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ from gateway.errors import StartError
 from gateway.telemetry import spawn
 
 _BACKLOG = 2_048
-_GRACEFUL_SHUTDOWN_S = 5
+_GRACE_S = 5.0
 """What answers that have begun get when a listener stops."""
 
 
@@ -47,12 +47,21 @@ class HttpListener:
     """
     One address; `bind`, then `start`, last `stop`.
 
-    *options* are uvicorn's, in place of what is set here.
+    *grace_s* is what answers that have begun get at the stop; *options* are uvicorn's, in place
+    of what is set here.
     """
 
-    def __init__(self, name: str, address: str, **options: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        *,
+        grace_s: float = _GRACE_S,
+        **options: Any,  # noqa: ANN401 - uvicorn's
+    ) -> None:
         self._name = name
         self._wanted = address
+        self._grace_s = grace_s
         self._options = options
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
@@ -62,7 +71,7 @@ class HttpListener:
 
     def bind(self) -> None:
         """
-        Take the address.
+        Take the address; who connects from now on waits for `start`.
 
         Raises:
             StartError: It is taken, or none of this machine; one sentence with what to do.
@@ -85,7 +94,8 @@ class HttpListener:
             "server_header": False,
             "proxy_headers": False,
             "backlog": _BACKLOG,
-            "timeout_graceful_shutdown": _GRACEFUL_SHUTDOWN_S,
+            # `stop` is sooner: uvicorn would cancel the answers, and tell the clients 500.
+            "timeout_graceful_shutdown": math.ceil(self._grace_s) + 1,
             **self._options,
         }
         server = self._server = _Server(uvicorn.Config(app, **settings))
@@ -93,20 +103,43 @@ class HttpListener:
         await server.listens.wait()
 
     async def stop(self) -> None:
-        """Take no more connections, let answers that have begun end, close; idempotent."""
+        """
+        Take no more connections, let answers that have begun end, close; idempotent.
+
+        Connections that are left after the grace are cut.
+        """
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
+            _, running = await asyncio.wait({self._task}, timeout=self._grace_s)
+            if running:
+                self.abort()
             await self._task
         elif self._socket is not None:
             self._socket.close()
 
+    def abort(self) -> None:
+        """
+        Cut every connection: who waits for an answer sees a reset, which promises nothing.
+
+        To be called during a `stop`, which then ends.
+        """
+        if self._server is None:
+            return
+        self._server.force_exit = True
+        for connection in list(self._server.server_state.connections):
+            # Set by connection_made, before uvicorn counts the connection.
+            connection.transport.abort()
+
 
 def bind_tcp(name: str, address: str) -> socket.socket:
     """
-    Return a socket bound to *address*, for the listener *name*.
+    Return a socket that listens on *address*, for the listener *name*.
+
+    It listens at once: two sockets may be bound to one address as long as neither listens, and
+    uvloop does not tell when a later listen fails.
 
     Raises:
-        StartError: It cannot be bound; one sentence with what to do.
+        StartError: It cannot listen; one sentence with what to do.
     """
     try:
         host, port = split_address(address)
@@ -119,11 +152,11 @@ def bind_tcp(name: str, address: str) -> socket.socket:
         listener.settimeout(0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        reason = os.strerror(error.errno) if error.errno else str(error)
         raise StartError(
-            f"{name} cannot listen on {address}: {reason}; "
+            f"{name} cannot listen on {address}: {error.strerror or error}; "
             "end what listens there, or name another address"
         ) from error
     return listener

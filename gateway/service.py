@@ -2,7 +2,7 @@
 The composition root: builds the parts, starts them, drains them, stops them, in this order.
 
 SIGTERM and SIGINT are taken here. The first one drains: not ready any more, sockets told and
-closed over a while, publishes still answered. A second one stops at once.
+closed over a while, publishes still answered. A second one, whenever it comes, cuts this short.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ logger = get_logger()
 _CONFIG_TIMEOUT_S = 2.0
 _DRAIN_GRACE_S = 10.0
 """What sockets get beyond the drain window: last frames, the close, leaving NSQ."""
+_HURRY_S = 2.0
+"""What a stop gets after a second signal: enough to hand messages back, where nsqd answers."""
+_ANSWER_S = 1.0
+"""What the answer to a publish gets beyond the publish timeout."""
 _NS_PER_MS = 1_000_000
 
 
@@ -48,6 +52,8 @@ class Service:
         self._public = HttpListener(
             "the gateway",
             settings.listen,
+            # A publish that has been taken is answered 200 or 504 by then, never cut before.
+            grace_s=settings.publish_timeout_ms / 1_000 + _ANSWER_S,
             ws=WebSocketProtocol,
             ws_max_size=settings.max_frame_bytes,
             ws_ping_interval=settings.ping_interval_s,
@@ -187,6 +193,10 @@ class Service:
             await self._broker.stop()
         await self._management.stop()
 
+    def abort(self) -> None:
+        """Cut whoever is connected still."""
+        self._public.abort()
+
 
 class BrokerService:
     """`nsq-gateway broker`: the embedded broker alone."""
@@ -221,6 +231,9 @@ class BrokerService:
         """Stop."""
         await self._broker.stop()
 
+    def abort(self) -> None:
+        """Nobody waits for long: the broker bounds its stop by itself."""
+
 
 class Runnable(Protocol):
     """What a command runs until it is told to end."""
@@ -232,14 +245,18 @@ class Runnable(Protocol):
         """Let those who are connected go in good order."""
 
     async def stop(self) -> None:
-        """Stop at once."""
+        """Let answers that have begun end, and stop."""
+
+    def abort(self) -> None:
+        """Cut what holds up a stop."""
 
 
 async def run_until_signal(part: Runnable, announce: Callable[[str], None]) -> signal.Signals:
     """
     Start *part*, announce what it says, wait for SIGTERM or SIGINT, drain it and stop it.
 
-    A second signal ends the drain. Returns the first one; raises StartError.
+    A second signal ends the drain, and leaves the stop `_HURRY_S`. Returns the first one; raises
+    StartError.
     """
     loop = asyncio.get_running_loop()
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
@@ -249,12 +266,20 @@ async def run_until_signal(part: Runnable, announce: Callable[[str], None]) -> s
         announce(line)
     first = await received.get()
     logger.info("stopping", signal=first.name)
-    drain = spawn("drain", part.drain())
     again = spawn("wait for a second signal", received.get())
+    drain = spawn("drain", part.drain())
     await asyncio.wait({drain, again}, return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
     drain.cancel()
-    await part.stop()
+    stop = spawn("stop", part.stop())
+    await asyncio.wait({stop, again}, return_when=asyncio.FIRST_COMPLETED)
+    if again.done():
+        await asyncio.wait({stop}, timeout=_HURRY_S)
+    again.cancel()
+    if not stop.done():
+        logger.warning("stop incomplete, what is left is cut", within_s=_HURRY_S)
+        part.abort()
+        return first
+    await stop
     return first
 
 
@@ -292,7 +317,8 @@ async def learn_limits(
     """
     learned: list[Limits] = []
     lines = []
-    async with httpx.AsyncClient(timeout=_CONFIG_TIMEOUT_S) as client:
+    # A proxy in the environment is for the world outside; nsqd is not there.
+    async with httpx.AsyncClient(timeout=_CONFIG_TIMEOUT_S, trust_env=False) as client:
         for address in nsqd_http_addresses:
             try:
                 msg, body, req = [
@@ -303,7 +329,7 @@ async def learn_limits(
                     )
                     for option in ("max_msg_size", "max_body_size", "max_req_timeout")
                 ]
-            except (httpx.HTTPError, ValueError) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
                 lines.append(f"nsqd at {address} does not tell its limits: {error!r}")
                 learned.append(limits)
                 continue

@@ -32,13 +32,59 @@ LATER = {
     "auth_anonymous": "AUTH",
     "data_path": "a broker that keeps messages on disk",
     "lookupd_tcp_address": "registering with nsqlookupd",
+    "broadcast_tcp_port": "registering with nsqlookupd",
+    "broadcast_http_port": "registering with nsqlookupd",
+    "http_client_connect_timeout": "registering with nsqlookupd",
+    "http_client_request_timeout": "registering with nsqlookupd",
     "auth_http_address": "AUTH",
     "tls_cert": "TLS",
     "tls_key": "TLS",
     "tls_required": "TLS",
+    "tls_client_auth_policy": "TLS",
+    "tls_root_ca_file": "TLS",
+    "tls_min_version": "TLS",
     "https_address": "TLS",
+    "snappy": "compression",
+    "deflate": "compression",
+    "max_deflate_level": "compression",
 }
 """Settings of later versions: to ignore one in silence would be worse than to refuse it."""
+
+_PROMETHEUS = "metrics are for Prometheus"
+_NO_FILES = "no queue is kept in files of nsqd's form"
+_NO_SCAN = "nothing is scanned, each deadline has its timer"
+_NODE = "the number in message ids is made of the host's name"
+NSQD_ONLY = {
+    "statsd_address": _PROMETHEUS,
+    "statsd_prefix": _PROMETHEUS,
+    "statsd_interval": _PROMETHEUS,
+    "statsd_mem_stats": _PROMETHEUS,
+    "statsd_udp_packet_size": _PROMETHEUS,
+    "statsd_exclude_ephemeral": _PROMETHEUS,
+    "e2e_processing_latency_percentile": _PROMETHEUS,
+    "e2e_processing_latency_window_time": _PROMETHEUS,
+    "sync_every": _NO_FILES,
+    "sync_timeout": _NO_FILES,
+    "max_bytes_per_file": _NO_FILES,
+    "queue_scan_selection_count": _NO_SCAN,
+    "queue_scan_worker_pool_max": _NO_SCAN,
+    "node_id": _NODE,
+    "worker_id": _NODE,
+    "output_buffer_timeout": "it is 250 ms for a client that asks for none",
+    "min_output_buffer_timeout": "a client may ask for 25 ms and more",
+    "log_prefix": "a log line is made of fields",
+    "verbose": "say --log-level debug",
+}
+"""nsqd's options that the embedded broker has no use for, and why."""
+
+
+def refusal(name: str) -> str | None:
+    """Return why the setting *name* cannot be given; None when nothing is known of it."""
+    if name in LATER:
+        return f"not yet: {LATER[name]} is for a later version"
+    if name in NSQD_ONLY:
+        return f"not an option here: {NSQD_ONLY[name]}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -84,10 +130,13 @@ def _pick(layer: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
 def _from_file(kind: type[BaseSettings], config: Path | None) -> dict[str, Any]:
     if config is None:
         return {}
-    if not config.is_file():
-        raise SettingsError("config", str(config), allowed="the path of a TOML file")
     try:
+        if not config.is_file():
+            raise SettingsError("config", str(config), allowed="the path of a TOML file")
         given = dict(TomlConfigSettingsSource(kind, config).toml_data)
+    except OSError as error:
+        allowed = f"the path of a TOML file; {error.strerror}"
+        raise SettingsError("config", str(config), allowed=allowed) from error
     except ValueError as error:
         raise SettingsError("config", str(config), allowed=f"TOML; {error}") from error
     for name in given:
@@ -107,8 +156,8 @@ def _require_known(name: str, shown: str, *, where: str) -> None:
     known = {*ServeSettings.model_fields, *BrokerSettings.model_fields, "config"}
     if name in known:
         return
-    if name in LATER:
-        raise SettingsError(shown, where, allowed=f"not yet: {LATER[name]} is for a later version")
+    if (reason := refusal(name)) is not None:
+        raise SettingsError(shown, where, allowed=reason)
     raise SettingsError(shown, where, allowed=f"no such setting{nearest(name, known)}")
 
 

@@ -20,7 +20,25 @@ def test_an_address_is_split_at_its_last_colon(address: str, expected: tuple[str
 
 @pytest.mark.parametrize(
     "address",
-    ["", "4150", ":4150", "host:", "host:x", "host:-1", "host:65536", "host:²", "::1:4150", "h:1 "],
+    [
+        "",
+        "4150",
+        ":4150",
+        "host:",
+        "host:x",
+        "host:-1",
+        "host:65536",
+        "host:²",
+        "::1:4150",
+        "h:1 ",
+        "a b:1",
+        "a#b:1",
+        "é:1",
+        "host\n:1",
+        "[zz]:1",
+        "[]:1",
+        "[127.0.0.1]:1",
+    ],
 )
 def test_what_is_no_address_is_refused_with_what_is_expected(address: str) -> None:
     """The text shows the value and the range of ports."""

@@ -8,6 +8,7 @@ import pytest
 import gateway
 from gateway.cli import main
 from gateway.settings import ServeSettings
+from gateway.settings_sources import LATER, NSQD_ONLY
 from tools.document_settings import PAGE, page
 
 
@@ -30,6 +31,7 @@ def run(*args: str) -> int:
         (["broker", "-data-path=/tmp"], 2, ["--data-path", "not yet", "disk"]),
         (["broker", "--tcp-address", "here"], 2, ["--tcp-address", "'here'", "host:port"]),
         (["broker", "-tcp-address=192.0.2.1:1"], 1, ["192.0.2.1:1", "cannot listen"]),
+        (["broker", "-max-rdy-count", "-50"], 2, ["--max-rdy-count (flag)", "'-50'"]),
         (["fly"], 2, ["fly"]),
     ],
 )
@@ -49,6 +51,31 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     """The package's version is the one that is told."""
     assert 0 == run("--version")
     assert f"nsq-gateway, version {gateway.__version__}\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*LATER, *NSQD_ONLY])
+@pytest.mark.parametrize("command", ["serve", "broker"])
+def test_an_option_that_we_do_not_have_is_one_sentence(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """nsqd's options are never ignored in silence, and the reason is told."""
+    assert 2 == run(command, f"-{name.replace('_', '-')}=1")
+
+    errors = capsys.readouterr().err
+    assert (1, True) == (errors.count("\n"), (LATER | NSQD_ONLY)[name] in errors)
+
+
+def test_broker_tells_its_version_as_nsqd_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """nsqd -version is a flag of the one command."""
+    assert 0 == run("broker", "-version")
+    assert gateway.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["broker"]])
+def test_help_has_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A line to copy says more than a list of flags."""
+    assert 0 == run(*command, "--help")
+    assert "Examples:\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["serve", "broker", "settings"])

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import StartError
 from gateway.listener import HttpListener, bind_tcp
+from gateway.telemetry import spawn
 
 
 async def hello(
@@ -78,6 +79,58 @@ def test_an_address_that_is_not_ours_is_told(address: str, reason: str) -> None:
     """The reason is the system's, or that of the form."""
     with pytest.raises(StartError, match=reason):
         bind_tcp("test", address)
+
+
+async def test_an_address_is_taken_from_the_bind_on() -> None:
+    """Two sockets may be bound to one address; only listening makes it ours."""
+    listener = HttpListener("test", "127.0.0.1:0")
+    listener.bind()
+
+    with pytest.raises(StartError, match="Address already in use"):
+        bind_tcp("again", listener.address)
+    await listener.stop()
+
+
+async def test_an_answer_that_outlasts_the_grace_is_a_reset_and_no_status() -> None:
+    """What is not known to have failed is not told as a failure."""
+    asked = asyncio.Event()
+
+    async def never(_scope: object, _receive: object, _send: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    listener = HttpListener("test", "127.0.0.1:0", grace_s=0)
+    await listener.start(never)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = spawn("ask", client.get(f"http://{listener.address}/"))
+        await asked.wait()
+        await listener.stop()
+        outcome = (await asyncio.gather(answer, return_exceptions=True))[0]
+
+    assert isinstance(outcome, httpx.TransportError)
+
+
+async def test_an_answer_within_the_grace_is_given() -> None:
+    """A stop lets what has begun end."""
+    asked, stopping = asyncio.Event(), asyncio.Event()
+
+    async def late(
+        scope: object, receive: object, send: Callable[[object], Awaitable[None]]
+    ) -> None:
+        asked.set()
+        await stopping.wait()
+        await hello(scope, receive, send)
+
+    listener = HttpListener("test", "127.0.0.1:0")
+    await listener.start(late)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = spawn("ask", client.get(f"http://{listener.address}/"))
+        await asked.wait()
+        stop = spawn("stop", listener.stop())
+        stopping.set()
+        await stop
+
+    assert "hello" == (await answer).text
 
 
 def test_a_bound_socket_does_not_block() -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from gateway.errors import StartError
+from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
 from gateway.service import BrokerService, Service, learn_limits, run_until_signal
 from gateway.settings import BrokerSettings, ServeSettings
@@ -115,6 +116,58 @@ async def test_a_start_that_fails_leaves_nothing_listening(setting: str) -> None
                 await asyncio.open_connection(host, int(port))
 
 
+async def test_two_listeners_on_one_address_do_not_start() -> None:
+    """The management port never stands in for the public one, nor the other way round."""
+    async with taken_address() as address:
+        pass
+    service = Service(serve_settings(listen=address, management_listen=address))
+
+    try:
+        with pytest.raises(StartError, match="the management port cannot listen on"):
+            await service.start()
+    finally:
+        await service.stop()
+
+
+class Stubborn:
+    """A part whose stop ends only when it is aborted."""
+
+    def __init__(self) -> None:
+        self.stops = asyncio.Event()
+        self.aborted = asyncio.Event()
+
+    async def start(self) -> list[str]:
+        """Start."""
+        return ["started"]
+
+    async def drain(self) -> None:
+        """Take no time."""
+
+    async def stop(self) -> None:
+        """Tell, and wait."""
+        self.stops.set()
+        await self.aborted.wait()
+
+    def abort(self) -> None:
+        """Let the stop end."""
+        self.aborted.set()
+
+
+async def test_a_second_signal_ends_a_stop_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that never comes keeps nobody who is in a hurry."""
+    monkeypatch.setattr("gateway.service._HURRY_S", 0)
+    part = Stubborn()
+    announced: asyncio.Queue[str] = asyncio.Queue()
+
+    running = spawn("run", run_until_signal(part, announced.put_nowait))
+    await announced.get()
+    signal.raise_signal(signal.SIGTERM)
+    await part.stops.wait()
+    signal.raise_signal(signal.SIGINT)
+
+    assert (signal.SIGTERM, True) == (await running, part.aborted.is_set())
+
+
 async def test_a_signal_drains_and_stops() -> None:
     """The first signal is given back when all is done."""
     service = BrokerService(BrokerSettings(tcp_address=FREE, http_address=FREE))
@@ -154,6 +207,27 @@ async def test_limits_are_the_smallest_of_all_nsqd() -> None:
         limits.max_req_timeout_ms,
         lines,
     )
+
+
+async def test_limits_are_asked_of_nsqd_and_not_of_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy in the environment is for the world outside."""
+
+    async def seven(
+        _scope: object, _receive: object, send: Callable[[object], Awaitable[None]]
+    ) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"7000000"})
+
+    async with taken_address() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
+        nsqd = HttpListener("nsqd", FREE)
+        await nsqd.start(seven)
+        limits, lines = await learn_limits(Limits(), [nsqd.address])
+        await nsqd.stop()
+
+    assert (7_000_000, 7, []) == (limits.max_msg_size_bytes, limits.max_req_timeout_ms, lines)
 
 
 async def test_limits_that_are_not_told_are_those_of_the_settings() -> None:

@@ -1,12 +1,16 @@
 """Where values come from, and what stands above what."""
 
+import asyncio
+import re
+from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import SettingsError
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_sources import flag_of, load, variable_of
+from gateway.settings_sources import LATER, NSQD_ONLY, flag_of, load, refusal, variable_of
+from tests.support.nsqd import nsqd_binary
 
 
 @pytest.fixture
@@ -113,6 +117,38 @@ def test_a_file_that_cannot_be_read_is_named(
 
     with pytest.raises(SettingsError, match=expected):
         load(ServeSettings, {}, path)
+
+
+def test_a_path_that_the_system_refuses_is_named_with_its_reason(tmp_path: Path) -> None:
+    """A file that may not be read, or a name that none can have."""
+    with pytest.raises(SettingsError, match="the path of a TOML file; File name too long"):
+        load(ServeSettings, {}, tmp_path / ("x" * 300))
+
+
+@pytest.mark.nsqd
+async def test_every_option_of_nsqd_is_a_setting_or_refused_with_a_reason() -> None:
+    """None falls through to "no such option"; nsqd itself tells which it has."""
+    nsqd = await asyncio.create_subprocess_exec(
+        str(nsqd_binary()), "--help", stdout=DEVNULL, stderr=PIPE
+    )
+    text = (await nsqd.communicate())[1].decode()
+    options = [
+        name.replace("-", "_") for name in re.findall(r"^  -([a-z0-9-]+)", text, re.MULTILINE)
+    ]
+    ours = {*BrokerSettings.model_fields, "config", "version"}
+
+    unknown = [name for name in options if name not in ours and refusal(name) is None]
+
+    assert "mem_queue_size" in options
+
+    assert [] == unknown
+
+
+def test_what_is_refused_is_no_setting() -> None:
+    """A setting that has come is no longer refused."""
+    settings = {*ServeSettings.model_fields, *BrokerSettings.model_fields}
+
+    assert set() == settings & {*LATER, *NSQD_ONLY}
 
 
 def test_one_name_has_three_forms() -> None:
