@@ -6,6 +6,7 @@ GatewayError
 ├─ StartError               a part could not start (port taken, nothing at an address)
 ├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
 ├─ Forbidden                the caller may not do this, whatever the request says
+├─ AuthRequired             a secret is asked for, and none was brought
 ├─ Full                     no further socket is taken here
 ├─ PublishError             a publish was not answered with OK
 │  ├─ Overloaded            a bounded queue is full; not published
@@ -58,6 +59,10 @@ class InvalidRequest(GatewayError):
 
 class Forbidden(GatewayError):
     """The caller may not do this, however the request is spelled; the text says why."""
+
+
+class AuthRequired(GatewayError):
+    """A secret is asked for, and the caller brought none; nothing was done."""
 
 
 class Full(GatewayError):

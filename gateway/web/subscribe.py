@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.client.connection import ConnectionOptions
-from gateway.client.subscriber import SubscriberOptions
+from gateway.client.subscription import SubscriptionOptions
 from gateway.errors import Full, GatewayError
 from gateway.protocol.identify import Offer
 from gateway.protocol.wire import Limits
@@ -140,14 +140,14 @@ class SubscribeEndpoint:
             broker_outage_s=options.broker_outage_s,
         )
 
-    def _subscriber_options(self, request: SubscribeRequest) -> SubscriberOptions:
+    def _subscriber_options(self, request: SubscribeRequest) -> SubscriptionOptions:
         offer = msgspec.structs.replace(
             self._options.offer,
             output_buffer_timeout=OUTPUT_BUFFER_TIMEOUT_MS,
             msg_timeout=request.msg_timeout_ms,
             sample_rate=request.sample_rate,
         )
-        return SubscriberOptions(
+        return SubscriptionOptions(
             topic=request.topic,
             channel=request.channel,
             connection=ConnectionOptions(offer=offer),

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
-from gateway.client.subscriber import Subscriber, SubscriberOptions
+from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import BrokerUnreachable
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
@@ -59,13 +59,13 @@ class SubscriberSocket:
         scope: Scope,
         channel: tuple[Receive, Send],
         session_options: SessionOptions,
-        subscription: tuple[Sequence[str], SubscriberOptions],
+        subscription: tuple[Sequence[str], SubscriptionOptions],
     ) -> None:
         self._scope = scope
         self._receive, self._send = channel
         self._loop = asyncio.get_running_loop()
         self._session = Session(session_options, now=self._loop.time())
-        self._subscriber = Subscriber(*subscription, self)
+        self._subscriber = Subscription(*subscription, self)
         self._buffer_bytes = session_options.buffer_bytes
         self._something_waits = asyncio.Event()
         self._has_room = asyncio.Event()

@@ -35,6 +35,7 @@ LEVELS = {
     "telemetry": 0.1,
     "addresses": 0,
     "errors": 0,
+    "secret": 0,
     "__init__": -1,  # the version
 }
 
@@ -42,6 +43,7 @@ LEVELS = {
 PURE = (
     "protocol/",
     "session/",
+    "secret.py",
     "client/backoff.py",
     "client/ready.py",
     "client/choice.py",

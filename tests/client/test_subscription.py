@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.client.connection import ConnectionOptions
-from gateway.client.subscriber import Subscriber, SubscriberOptions
+from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import NoBroker
 from gateway.protocol.commands import (
     Finish,
@@ -51,18 +51,18 @@ def subscriber_of(
     listener: SubscriptionListener,
     *addresses: str,
     connection: ConnectionOptions | None = None,
-) -> Subscriber:
+) -> Subscription:
     """Return a subscriber of topic t, channel c, that has not been started."""
-    options = SubscriberOptions(
+    options = SubscriptionOptions(
         topic="t", channel="c", connection=connection or ConnectionOptions()
     )
-    return Subscriber(addresses, options, listener)
+    return Subscription(addresses, options, listener)
 
 
 @asynccontextmanager
 async def subscribed(
     listener: SubscriptionListener, *brokers: ScriptedBroker
-) -> AsyncIterator[tuple[Subscriber, list[Peer]]]:
+) -> AsyncIterator[tuple[Subscription, list[Peer]]]:
     """Subscribe on *brokers*, in this order; yield the subscriber and the brokers' ends."""
     subscriber = subscriber_of(listener, *(broker.address for broker in brokers))
     for number, broker in enumerate(brokers, start=1):
@@ -77,7 +77,7 @@ async def subscribed(
         await subscriber.close()
 
 
-def source_of(subscriber: Subscriber, broker: ScriptedBroker) -> int:
+def source_of(subscriber: Subscription, broker: ScriptedBroker) -> int:
     """Return the number of the source that *broker* is."""
     return next(
         number

@@ -28,7 +28,7 @@ _TAKE_TURNS_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriberOptions:
+class SubscriptionOptions:
     """What is subscribed to, and how."""
 
     topic: str
@@ -36,7 +36,7 @@ class SubscriberOptions:
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
-class SubscriberListener(Protocol):
+class SubscriptionListener(Protocol):
     """Who is told what a subscription brings."""
 
     def messages_arrived(self, source: int, messages: list[Message]) -> None:
@@ -55,7 +55,7 @@ class SubscriberListener(Protocol):
 class _Source:
     """The place of one broker in a subscription: its connection, or the tries to get one."""
 
-    def __init__(self, subscriber: Subscriber, address: str) -> None:
+    def __init__(self, subscriber: Subscription, address: str) -> None:
         self._subscriber = subscriber
         self.address = address
         self.number = 0
@@ -117,11 +117,11 @@ class _Source:
             self._subscriber.source_lost(self, error)
 
 
-class Subscriber:
+class Subscription:
     """A consumer of one channel on several brokers; `start` first, `close` last."""
 
     def __init__(
-        self, addresses: Sequence[str], options: SubscriberOptions, listener: SubscriberListener
+        self, addresses: Sequence[str], options: SubscriptionOptions, listener: SubscriptionListener
     ) -> None:
         self.options = options
         self.listener = listener
