@@ -12,7 +12,7 @@ A list holds all that one read of the socket brought: messages that came in a ro
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -46,12 +46,16 @@ class Role(enum.Enum):
 class Filter(Protocol):
     """What lies between V2 and the socket after an upgrade: compression."""
 
-    def decode(self, data: bytes) -> bytes:
+    def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Return what *data* from the socket says; empty while it is incomplete.
+        Give what *data* from the socket says, in pieces of at most 1 MiB; none while incomplete.
+
+        A piece is made when it is asked for, so that whoever stops asking stops the decoding:
+        a few bytes may say a thousand times as many. The next *data* comes when all pieces have
+        been taken.
 
         Raises:
-            RemoteProtocolError: The peer does not speak this layer.
+            RemoteProtocolError: The peer does not speak this layer; nothing comes behind it.
         """
 
     def encode(self, data: bytes) -> bytes:
@@ -96,6 +100,8 @@ class V2Connection:
         self.state = State.INIT
         self._buffer = ReceiveBuffer()
         self._filter: Filter | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        self._undecoded = ReceiveBuffer()
         self._is_open = True
         self._is_paused = False
         self._unread = b""
@@ -115,10 +121,11 @@ class V2Connection:
         if not self._is_open:
             return []
         if self._filter is not None:
-            try:
-                data = self._filter.decode(data)
-            except RemoteProtocolError as error:
-                return [self._violated(error)]
+            if self._is_paused:
+                self._undecoded.hold(data)
+                return []
+            self._pieces = self._filter.decode(data)
+            return self._read_pieces()
         if self._is_paused:
             self._buffer.hold(data)
             return []
@@ -168,12 +175,30 @@ class V2Connection:
             # copy what is behind each would take the square of their number.
             unread, offset = self._unread, self._unread_offset
             self._unread, self._unread_offset = b"", 0
-            return self._read(unread, offset)
+            return self._read(unread, offset) + self._read_pieces()
         unread = self.take_unread()
         if layer is None:
             return self._read(unread, 0)
         self._filter = layer
         return self.receive_data(unread)
+
+    def _read_pieces(self) -> list[Event]:
+        """Take pieces from the filter until there is none, or a pause, or a violation."""
+        events: list[Event] = []
+        try:
+            while self._filter is not None and self._is_open and not self._is_paused:
+                piece = next(self._pieces, None)
+                if piece is not None:
+                    held = self._buffer.add(piece)
+                    if held is not None:
+                        events += self._read(held, 0)
+                elif len(self._undecoded):
+                    self._pieces = self._filter.decode(self._undecoded.take_all())
+                else:
+                    break
+        except RemoteProtocolError as error:
+            events.append(self._violated(error))
+        return events
 
     def _read(self, data: bytes, offset: int) -> list[Event]:
         if self.role is Role.BROKER:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.errors import LocalProtocolError
 from gateway.protocol.commands import (
     Auth,
     Command,
@@ -25,6 +25,7 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
+from gateway.protocol.compression import DeflateFilter, SnappyFilter
 from gateway.protocol.connection import (
     Event,
     Filter,
@@ -521,9 +522,7 @@ def test_upgrade_needs_a_pause() -> None:
 
 def test_second_layer_is_our_own_mistake() -> None:
     """Compression is not compressed again."""
-    broker = opened_broker()
-    broker.receive_data(IDENTIFY)
-    broker.upgrade(Mirror())
+    broker = upgraded_broker(Mirror())
     broker.receive_data(Mirror().encode(IDENTIFY))
 
     with pytest.raises(LocalProtocolError, match="one layer at most"):
@@ -538,36 +537,38 @@ IDENTIFY = Identify(b"{}").encode()
 class Mirror:
     """A filter whose bytes are nobody's plain bytes: each with all its bits turned."""
 
-    def decode(self, data: bytes) -> bytes:
+    def __init__(self, piece_bytes: int = 1_000) -> None:
+        self.piece_bytes = piece_bytes
+        self.pieces_taken = 0
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Turn every bit, and count the pieces."""
+        for piece in in_steps(self.encode(data), self.piece_bytes):
+            self.pieces_taken += 1
+            yield piece
+
+    def encode(self, data: bytes) -> bytes:
         """Turn every bit."""
         return bytes(byte ^ 0xFF for byte in data)
 
-    encode = decode
 
+deflate = partial(DeflateFilter, 6)
+Layer = Callable[[], Filter]
 
-class Deflate:
-    """Raw deflate, flushed behind every write, as nsqd and its clients speak it."""
-
-    def __init__(self) -> None:
-        self._compress = zlib.compressobj(wbits=-15)
-        self._decompress = zlib.decompressobj(wbits=-15)
-
-    def decode(self, data: bytes) -> bytes:
-        """Return what is complete."""
-        try:
-            return self._decompress.decompress(data)
-        except zlib.error as error:
-            raise RemoteProtocolError("E_INVALID", f"no deflate: {error}") from error
-
-    def encode(self, data: bytes) -> bytes:
-        """Compress and flush."""
-        return self._compress.compress(data) + self._compress.flush(zlib.Z_SYNC_FLUSH)
-
-
-FILTERS = pytest.mark.parametrize("layer", [Mirror, Deflate])
+FILTERS = pytest.mark.parametrize(
+    "layer", [Mirror, SnappyFilter, deflate], ids=["mirror", "snappy", "deflate"]
+)
 SNAPPY = Answer(snappy=True)
 TLS = Answer(tls_v1=True)
 TLS_AND_SNAPPY = Answer(tls_v1=True, snappy=True)
+
+
+def upgraded_broker(layer: Filter) -> V2Connection:
+    """Return a broker's side that reads through *layer*."""
+    broker = opened_broker()
+    broker.receive_data(IDENTIFY)
+    broker.upgrade(layer)
+    return broker
 
 
 def identified(pair: Pair) -> Pair:
@@ -578,7 +579,7 @@ def identified(pair: Pair) -> Pair:
 
 @FILTERS
 @BOTH_CUTS
-def test_layer_behind_the_answer_is_read_through_its_filter(layer: type[Filter], cut: Cut) -> None:
+def test_layer_behind_the_answer_is_read_through_its_filter(layer: Layer, cut: Cut) -> None:
     """Bytes of the next layer that come with the JSON answer wait for their filter."""
     pair = identified(Pair(cut))
     stream = Response(SNAPPY.to_json()).encode() + layer().encode(OK.encode() + OK.encode())
@@ -591,7 +592,7 @@ def test_layer_behind_the_answer_is_read_through_its_filter(layer: type[Filter],
 
 @FILTERS
 @BOTH_CUTS
-def test_both_sides_talk_through_their_filters(layer: type[Filter], cut: Cut) -> None:
+def test_both_sides_talk_through_their_filters(layer: Layer, cut: Cut) -> None:
     """After the upgrade everything goes through the layer, in both directions."""
     pair = Pair(cut)
     pair.broker.receive_data(pair.client.send(Identify(b"{}")))
@@ -612,9 +613,7 @@ def test_both_sides_talk_through_their_filters(layer: type[Filter], cut: Cut) ->
 
 def test_filter_changes_what_goes_to_the_socket() -> None:
     """What is sent behind the upgrade is not plain any more."""
-    broker = opened_broker()
-    broker.receive_data(IDENTIFY)
-    broker.upgrade(Mirror())
+    broker = upgraded_broker(Mirror())
 
     assert Mirror().encode(OK.encode()) == broker.send(OK)
 
@@ -693,9 +692,7 @@ def test_compression_behind_tls_pauses_once_more() -> None:
 
 def test_second_identify_keeps_the_filter() -> None:
     """An IDENTIFY that upgrades nothing leaves the layer where it is."""
-    broker = opened_broker()
-    broker.receive_data(IDENTIFY)
-    broker.upgrade(Mirror())
+    broker = upgraded_broker(Mirror())
     before = broker.receive_data(Mirror().encode(IDENTIFY + b"NO"))
     broker.receive_data(Mirror().encode(b"P\n"))
 
@@ -704,30 +701,97 @@ def test_second_identify_keeps_the_filter() -> None:
     assert ([Identify(b"{}")], [Nop()]) == (before, behind)
 
 
-def test_bytes_that_are_not_of_the_layer_are_a_violation() -> None:
-    """What a filter cannot read ends the connection as any nonsense does."""
-    broker = opened_broker()
-    broker.receive_data(IDENTIFY)
-    broker.upgrade(Deflate())
+@pytest.mark.parametrize("layer", [SnappyFilter, deflate], ids=["snappy", "deflate"])
+@BOTH_CUTS
+def test_bytes_that_are_not_of_the_layer_are_a_violation(layer: Layer, cut: Cut) -> None:
+    """What a filter cannot read ends the connection as any nonsense does, behind what was right."""
+    broker = upgraded_broker(layer())
+    client = layer()
 
-    events = broker.receive_data(b"\xff\xff\xff\xff")
+    events = feed(broker, [client.encode(b"NOP\n"), *cut(b"\xff" * 4)])
 
+    assert [Nop()] == events[:-1]
     assert [True] == [
-        isinstance(event, PeerViolated) and b"E_INVALID no deflate" in violation(event)
-        for event in events
+        isinstance(event, PeerViolated) and b"E_INVALID the " in violation(event)
+        for event in events[1:]
     ]
-    assert [] == broker.receive_data(Deflate().encode(b"NOP\n"))
+    assert [] == broker.receive_data(client.encode(b"NOP\n"))
 
 
-def test_pause_of_a_broken_layer_ends_without_a_word() -> None:
-    """A violation is the last event, whatever waited behind the pause."""
-    broker = opened_broker()
-    broker.receive_data(IDENTIFY)
-    broker.upgrade(Deflate())
-    broker.receive_data(Deflate().encode(IDENTIFY + b"NOP\n"))
-    broker.receive_data(b"\xff\xff\xff\xff")
+def test_pause_of_a_broken_layer_ends_with_the_violation() -> None:
+    """What waited behind the pause is decoded only when it is read; then it breaks."""
+    broker = upgraded_broker(SnappyFilter())
+    before = broker.receive_data(SnappyFilter().encode(IDENTIFY + b"NOP\n"))
+    paused = broker.receive_data(b"\xff" * 4)
 
-    assert [] == broker.upgrade(None)
+    behind = broker.upgrade(None)
+
+    assert ([Identify(b"{}")], [], [Nop()]) == (before, paused, behind[:-1])
+    assert [PeerViolated] == [type(event) for event in behind[1:]]
+    assert [] == broker.receive_data(b"NOP\n")
+
+
+def test_violation_stops_the_decoding() -> None:
+    """What comes behind a mistake is not even decoded."""
+    layer = Mirror(piece_bytes=5)
+    broker = upgraded_broker(layer)
+
+    events = broker.receive_data(layer.encode(b"NOP \nNOPE\n" + b"NOP \n" * 1_000))
+
+    assert [Nop, PeerViolated] == [type(event) for event in events]
+    assert 2 == layer.pieces_taken
+
+
+def test_pause_stops_the_decoding() -> None:
+    """What comes behind IDENTIFY is decoded when it is read on, and in its order."""
+    layer = Mirror(piece_bytes=1)
+    broker = upgraded_broker(layer)
+
+    before = broker.receive_data(layer.encode(IDENTIFY + b"RD"))
+    decoded = layer.pieces_taken
+    paused = [broker.receive_data(layer.encode(part)) for part in (b"Y 1", b"\nNOP\n")]
+    broker.state = State.SUBSCRIBED
+    behind = broker.upgrade(None)
+
+    assert ([Identify(b"{}")], len(IDENTIFY)) == (before, decoded)
+    assert ([[], []], [Ready(1), Nop()]) == (paused, behind)
+
+
+def test_end_behind_a_pause_leaves_the_rest_undecoded() -> None:
+    """After the end of the socket nothing is read on."""
+    layer = Mirror(piece_bytes=len(IDENTIFY))
+    broker = upgraded_broker(layer)
+    broker.receive_data(layer.encode(IDENTIFY + b"NOP\n"))
+    broker.receive_eof()
+
+    assert ([], 1) == (broker.upgrade(None), layer.pieces_taken)
+
+
+@FILTERS
+def test_many_identifies_are_read_through_a_filter(layer: Layer) -> None:
+    """Thousands of pauses in one read are no deeper than one."""
+    broker = upgraded_broker(layer())
+
+    heard = feed(broker, [layer().encode(IDENTIFY * 5_000 + b"NOP\n")])
+
+    assert [Identify(b"{}")] * 5_000 + [Nop()] == heard
+
+
+@given(st.data(), conversations, st.sampled_from([Mirror, SnappyFilter, deflate]))
+def test_filtered_commands_do_not_depend_on_how_bytes_are_cut(
+    data: st.DataObject, commands: list[Command], layer: Layer
+) -> None:
+    """A compressed conversation is heard the same whole, byte by byte and in any pieces."""
+    client, filter_ = V2Connection(Role.CLIENT), layer()
+    stream = b"".join(filter_.encode(client.send(command)) for command in commands)
+    pieces = cut_at(stream, data.draw(positions(stream)))
+
+    heard = [
+        plain(feed(upgraded_broker(layer()), cut))
+        for cut in (pieces, whole(stream), singly(stream))
+    ]
+
+    assert [commands] * 3 == heard
 
 
 # Linear time
