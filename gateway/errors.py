@@ -3,17 +3,20 @@ Every error that gateway code raises on purpose.
 
 GatewayError
 ├─ SettingsError            a setting is missing or out of range (name, value, allowed range)
+│  └─ SettingRefused        a setting is unknown, or cannot stand beside another one
 ├─ StartError               a part could not start (port taken, nothing at an address)
 ├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
 ├─ Forbidden                the caller may not do this, whatever the request says
 ├─ AuthRequired             a secret is asked for, and none was brought
-├─ Full                     no further socket is taken here
+├─ Full                     no further socket or secret is taken here
+├─ AlreadyAnswered          a message was finished or requeued before
 ├─ PublishError             a publish was not answered with OK
 │  ├─ Overloaded            a bounded queue is full; not published
 │  ├─ NoBroker              no broker connection is usable; not published
 │  ├─ BrokerRefused         an E_… frame answered it; not published
 │  └─ OutcomeUnknown        written, and no answer came; published or not, nobody knows
 ├─ BrokerUnreachable        a TCP connection to a broker could not be made or kept
+├─ LookupFailed             an nsqlookupd gave no answer that can be used
 └─ ProtocolError
    ├─ LocalProtocolError    our side asked for something V2 forbids now: a bug here
    └─ RemoteProtocolError   the peer broke V2 (code and description as they go on the wire)
@@ -23,6 +26,8 @@ close codes are chosen in one place, web/faults.py.
 """
 
 from __future__ import annotations
+
+_ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
 
 class GatewayError(Exception):
@@ -37,6 +42,18 @@ class SettingsError(GatewayError):
         self.name = name
         self.value = value
         self.allowed = allowed
+
+
+class SettingRefused(SettingsError):
+    """
+    A setting is unknown, or does not go together with another one, whatever its value.
+
+    *name* may say where it was found; *reason* names the other setting, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, None, allowed=reason)
+        self.args = (f"{name}: {reason}",)
 
 
 class StartError(GatewayError):
@@ -66,7 +83,16 @@ class AuthRequired(GatewayError):
 
 
 class Full(GatewayError):
-    """No further socket is taken here now; the text says why."""
+    """No further socket or secret is taken here now; the text says why."""
+
+
+class AlreadyAnswered(GatewayError):
+    """A message is to be finished, requeued or touched that was finished or requeued before."""
+
+    def __init__(self, message_id: bytes) -> None:
+        text = message_id.decode("latin-1")
+        super().__init__(f"message {text} is answered: it was finished or requeued before")
+        self.message_id = message_id
 
 
 class PublishError(GatewayError):
@@ -105,6 +131,11 @@ class BrokerRefused(PublishError):
         self.code = code
         self.description = description
 
+    @property
+    def is_about_access(self) -> bool:
+        """Whether a secret was refused, or its owner may not do this."""
+        return self.code in _ACCESS_CODES
+
 
 class BrokerUnreachable(GatewayError):
     """A connection to a broker could not be made, or has ended; *address* is host:port."""
@@ -113,6 +144,21 @@ class BrokerUnreachable(GatewayError):
         super().__init__(f"nsqd at {address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+class LookupFailed(GatewayError):
+    """
+    An nsqlookupd gave no answer that can be used.
+
+    *address* is its host:port; *reason* one of a few words, for a metric (``malformed``); *detail*
+    tells a person.
+    """
+
+    def __init__(self, address: str, reason: str, detail: str) -> None:
+        super().__init__(f"nsqlookupd at {address}: {detail}")
+        self.address = address
+        self.reason = reason
+        self.detail = detail
 
 
 class ProtocolError(GatewayError):

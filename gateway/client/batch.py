@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from gateway.errors import PublishError
+from gateway.errors import GatewayError
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.wire import Limits
+from gateway.secret import Secret
 
 MAX_BATCH_BYTES = 1_048_576
 """A batch is closed at this size even where the broker takes more: the next caller waits less."""
@@ -36,12 +37,14 @@ class PendingPublish(msgspec.Struct, eq=False):
     """What the bodies take in an MPUB, their sizes included."""
     deadline: float
     """When the caller stops waiting, monotonic seconds."""
-    done: Callable[[PublishError | None], None]
+    done: Callable[[GatewayError | None], None]
     """Called once with the outcome: None is OK."""
     goes_alone: bool = False
     """Set after a batch that held it was refused: alone it gets an answer of its own."""
     is_held: bool = False
     """Whether a publisher has taken it and not answered yet."""
+    secret: Secret | None = None
+    """Whose publish it is; None: nobody's in particular."""
 
 
 def size_in_mpub(bodies: Sequence[bytes]) -> int:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import math
-import os
+import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeAlias, cast
 
-from gateway.addresses import split_address
-from gateway.errors import BrokerRefused, BrokerUnreachable
+from gateway.client.tls import TlsOptions
+from gateway.errors import BrokerRefused, BrokerUnreachable, SettingsError
+from gateway.protocol.authorization import Authorization
 from gateway.protocol.commands import (
     Command,
     Identify,
@@ -32,6 +33,7 @@ from gateway.protocol.commands import (
 )
 from gateway.protocol.connection import (
     Event,
+    Filter,
     HeartbeatArrived,
     Identified,
     MessagesArrived,
@@ -42,6 +44,7 @@ from gateway.protocol.connection import (
 from gateway.protocol.frames import ErrorFrame, Message, Response
 from gateway.protocol.identify import Answer, Offer
 from gateway.protocol.states import State
+from gateway.secret import Secret
 
 DEFAULT_HEARTBEAT_MS = 30_000
 
@@ -58,6 +61,15 @@ class ConnectionOptions:
     """Time for the TCP connection, and again for the answer to IDENTIFY and to SUB."""
     close_timeout_ms: int = 2_000
     """Time for the answer to CLS."""
+    tls: TlsOptions | None = None
+    """What is asked of TLS, which then must be had; None: nothing but clear text is spoken."""
+    secret: Secret | None = None
+    """For AUTH, sent to a broker that asks for it and to no other."""
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError where two kinds of compression are asked for."""
+        if self.offer.snappy and self.offer.deflate:
+            raise SettingsError("deflate", value=True, allowed="one of snappy and deflate")
 
     @property
     def heartbeat_interval_s(self) -> float:
@@ -86,13 +98,15 @@ class BrokerConnection(asyncio.Protocol):
         self, address: str, options: ConnectionOptions, listener: ConnectionListener
     ) -> None:
         self.address = address
+        self.options = options
         self.answer = Answer()
         """What the broker said to IDENTIFY."""
+        self.authorization: Authorization | None = None
+        """What the broker said to AUTH; None where it does not ask for it."""
         self.is_open = False
         """Whether commands can be sent."""
         self.opened_at = 0.0
         """When the TCP connection was there, on the event loop's clock."""
-        self._options = options
         self._listener = listener
         self._protocol = V2Connection(Role.CLIENT)
         self._transport: asyncio.Transport | None = None
@@ -101,7 +115,7 @@ class BrokerConnection(asyncio.Protocol):
         self._last_read = 0.0
         self._is_reading = True
         self._pulse: asyncio.TimerHandle | None = None
-        self._is_identified = False
+        self._is_in_use = False
         self._error: BrokerUnreachable | None = None
         self._ended = asyncio.Event()
 
@@ -118,7 +132,10 @@ class BrokerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on what one read of the socket says."""
         self._last_read = self._loop.time()
-        for event in self._protocol.receive_data(data):
+        self._take_all(self._protocol.receive_data(data))
+
+    def _take_all(self, events: list[Event]) -> None:
+        for event in events:
             if not self.is_open:
                 return
             if type(event) is not MessagesArrived:
@@ -140,7 +157,7 @@ class BrokerConnection(asyncio.Protocol):
         while self._replies:
             self._replies.popleft()(error)
         self._ended.set()
-        if self._is_identified:
+        if self._is_in_use:
             self._listener.connection_ended(self, error)
 
     # In
@@ -167,11 +184,12 @@ class BrokerConnection(asyncio.Protocol):
             return
         self._replies.popleft()(reply)
 
-    def _fail(self, reason: str, frame: ErrorFrame | None = None) -> None:
+    def _fail(self, reason: str, frame: ErrorFrame | None = None) -> BrokerUnreachable:
         """Close for *reason*; *frame* answers the oldest command, the others get no answer."""
         self.abort(reason)
         if frame is not None and self._replies:
             self._replies.popleft()(frame)
+        return BrokerUnreachable(self.address, reason)
 
     # The peer's silence
 
@@ -179,7 +197,7 @@ class BrokerConnection(asyncio.Protocol):
         """Look again when the peer has been silent too long, or needs a sign that we live."""
         if self._pulse is not None:
             self._pulse.cancel()
-        interval_s = self._options.heartbeat_interval_s
+        interval_s = self.options.heartbeat_interval_s
         if math.isfinite(interval_s):
             due = self._last_read + 2 * interval_s
             if not self._is_reading:
@@ -187,7 +205,7 @@ class BrokerConnection(asyncio.Protocol):
             self._pulse = self._loop.call_at(due, self._on_pulse)
 
     def _on_pulse(self) -> None:
-        limit_s = 2 * self._options.heartbeat_interval_s
+        limit_s = 2 * self.options.heartbeat_interval_s
         if not self._is_reading:
             # Heartbeats lie unread in the socket; the broker must see that we live all the same.
             self.send(Nop())
@@ -230,43 +248,84 @@ class BrokerConnection(asyncio.Protocol):
             BrokerRefused: The answer is an error frame.
             BrokerUnreachable: The connection ended, or *timeout_ms* passed, before it came.
         """
-        answer: asyncio.Future[Reply] = self._loop.create_future()
-        self.ask(command, lambda reply: None if answer.done() else answer.set_result(reply))
+        answer = self._loop.create_future()
+        self.ask(command, partial(_put, answer))
+        return await self._reply_to(command.verb.decode(), answer, timeout_ms)
+
+    def _expect(self, what: str) -> Coroutine[None, None, Response]:
+        """Await the OK that follows *what*, which no command asks for."""
+        answer = self._loop.create_future()
+        self._replies.append(partial(_put, answer))
+        return self._reply_to(what, answer, self.options.connect_timeout_ms)
+
+    async def _reply_to(
+        self, what: str, answer: asyncio.Future[Reply], timeout_ms: int
+    ) -> Response:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 reply = await answer
         except TimeoutError:
-            reason = f"no answer to {command.verb.decode()} within {timeout_ms} ms"
-            self._fail(reason)
-            raise BrokerUnreachable(self.address, reason) from None
+            raise self._fail(f"no answer to {what} within {timeout_ms} ms") from None
         if isinstance(reply, ErrorFrame):
             raise BrokerRefused(reply.code, reply.description)
         if isinstance(reply, BrokerUnreachable):
             raise reply
         return reply
 
-    async def identify(self) -> None:
-        """
-        Open the protocol: magic, IDENTIFY, its answer.
+    # The opening, step by step; see client/opening.py
 
-        Raises:
-            BrokerRefused: The broker does not take the offer.
-            BrokerUnreachable: No answer, or one that this client cannot go on with.
-        """
+    async def identify(self, offer: Offer) -> Answer:
+        """Open the protocol: magic, IDENTIFY, its answer; raises as `request` does."""
         assert self._transport is not None  # noqa: S101 - connected before
         self._transport.write(self._protocol.send_magic())
-        offer = Identify(self._options.offer.to_json())
-        await self.request(offer, timeout_ms=self._options.connect_timeout_ms)
-        wanted = "AUTH" if self.answer.auth_required else "TLS or compression"
-        if self.answer.auth_required or self.answer.upgrades:
-            reason = f"asks for {wanted}, which this version does not speak yet"
-            self._fail(reason)
-            raise BrokerUnreachable(self.address, reason)
-        self._is_identified = True
+        await self.request(Identify(offer.to_json()), timeout_ms=self.options.connect_timeout_ms)
+        return self.answer
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """
+        Put TLS below V2 and wait for the broker's OK over it; the certificate names *host*.
+
+        Raises:
+            OSError: There is no agreement; ssl.SSLError among them.
+            BrokerRefused, BrokerUnreachable: As `request` raises them.
+        """
+        assert self._transport is not None  # noqa: S101 - connected before
+        if self._protocol.take_unread():
+            # TLS would not have protected it, whoever wrote it.
+            reason = "sent clear text behind its agreement to TLS"
+            raise self._fail(reason)
+        is_ok = self._expect("the TLS handshake")
+        clear = self._transport
+        try:
+            secured = await self._loop.start_tls(
+                clear,
+                self,
+                context,
+                server_hostname=host,
+                ssl_handshake_timeout=self.options.connect_timeout_ms / 1000,
+            )
+        except BaseException:
+            clear.abort()
+            raise
+        if secured is None:  # uvloop and asyncio: the socket ended meanwhile
+            raise self._fail("ended during the TLS handshake")
+        self._transport = secured
+        self._take_all(self._protocol.upgrade(None))
+        await is_ok
+
+    async def compress(self, layer: Filter) -> None:
+        """Read and write through *layer* from here on, and wait for the broker's OK in it."""
+        is_ok = self._expect("the start of compression")
+        self._take_all(self._protocol.upgrade(layer))
+        await is_ok
+
+    def opened(self) -> None:
+        """Count as open: from now on the listener is told of the end."""
+        self._is_in_use = True
 
     async def subscribe(self, topic: str, channel: str) -> None:
         """Join *channel* of *topic*; raises as `request` does."""
-        await self.request(Subscribe(topic, channel), timeout_ms=self._options.connect_timeout_ms)
+        await self.request(Subscribe(topic, channel), timeout_ms=self.options.connect_timeout_ms)
 
     def ready(self, count: int) -> None:
         """Let at most *count* messages be in flight here."""
@@ -313,12 +372,12 @@ class BrokerConnection(asyncio.Protocol):
             if self.is_open and self._protocol.state is State.SUBSCRIBED:
                 self.resume_reading()
                 with contextlib.suppress(BrokerRefused, BrokerUnreachable):
-                    await self.request(StartClose(), timeout_ms=self._options.close_timeout_ms)
+                    await self.request(StartClose(), timeout_ms=self.options.close_timeout_ms)
             self.is_open = False
             if self._transport is not None:
                 self._transport.close()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout_ms / 1000):
+                async with asyncio.timeout(self.options.close_timeout_ms / 1000):
                     await self._ended.wait()
         finally:
             self.abort()
@@ -331,41 +390,6 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-async def open_connection(
-    address: str, options: ConnectionOptions, listener: ConnectionListener
-) -> BrokerConnection:
-    """
-    Connect to the broker at *address* (host:port) and identify.
-
-    Raises:
-        BrokerUnreachable: Nothing answers there in time, or it is no broker we can talk to.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        host, port = split_address(address)
-        async with asyncio.timeout(options.connect_timeout_ms / 1000):
-            _, connection = await loop.create_connection(
-                lambda: BrokerConnection(address, options, listener), host, port
-            )
-    except TimeoutError:
-        reason = f"no TCP connection within {options.connect_timeout_ms} ms"
-        raise BrokerUnreachable(address, reason) from None
-    except OSError as error:
-        raise BrokerUnreachable(address, _what_happened(error)) from error
-    except ValueError as error:
-        raise BrokerUnreachable(address, str(error)) from error
-    try:
-        await connection.identify()
-    except BrokerRefused as error:
-        raise BrokerUnreachable(address, f"refused IDENTIFY: {error}") from error
-    except BaseException:
-        connection.abort()
-        raise
-    return connection
-
-
-def _what_happened(error: OSError) -> str:
-    """Return the system's words; asyncio puts its own in their place."""
-    if error.errno is not None and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
+def _put(answer: asyncio.Future[Reply], reply: Reply) -> None:
+    if not answer.done():
+        answer.set_result(reply)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,11 +19,13 @@ from gateway.client.connection import (
     BrokerConnection,
     ConnectionOptions,
     Reply,
-    open_connection,
 )
+from gateway.client.opening import open_connection
 from gateway.errors import (
+    AuthRequired,
     BrokerRefused,
     BrokerUnreachable,
+    GatewayError,
     NoBroker,
     OutcomeUnknown,
     PublishError,
@@ -51,39 +53,48 @@ class LaneOptions:
 
 
 class LaneOwner(Protocol):
-    """The publisher, as its lanes see it."""
+    """The pool, as its lanes see it."""
 
-    is_stopping: bool
+    is_closing: bool
 
     @property
     def options(self) -> LaneOptions:
         """What holds for each lane."""
 
-    @property
-    def has_open_lane(self) -> bool:
-        """Whether a publish could be written somewhere now."""
-
     def submit(self, publish: PendingPublish) -> None:
         """Find another lane for *publish*, or answer it."""
 
-    def settle(self, publishes: Sequence[PendingPublish], error: PublishError | None) -> None:
+    def settle(self, publishes: Sequence[PendingPublish], error: GatewayError | None) -> None:
         """Tell the callers of *publishes*, each once."""
+
+    def topic_refused(self, topic: str, error: BrokerRefused) -> None:
+        """Learn that the secret may not publish to *topic*."""
+
+    def lane_failed(self, lane: Lane) -> None:
+        """Learn that *lane* could not be opened; `Lane.error` says why."""
+
+    def keeps(self, lane: Lane) -> bool:
+        """Tell whether a lane that has lost its connection is to get another."""
 
 
 class Lane:
     """One connection for publishing: at most one command in flight, the rest waits here."""
 
-    def __init__(self, publisher: LaneOwner, address: str) -> None:
-        self._publisher = publisher
+    def __init__(self, pool: LaneOwner, address: str) -> None:
+        self._pool = pool
         self.address = address
-        self.queue = PublishQueue(publisher.options.limits)
-        self.last_error = "not connected yet"
+        self.queue = PublishQueue(pool.options.limits)
+        self.error: GatewayError | None = None
+        """Why it could not be opened, or has ended; None before the first try."""
+        self.tried = asyncio.Event()
+        """Set when a try has shown whether the lane opens; until then publishes wait for it."""
         self._in_flight: Batch | None = None
         self._in_flight_deadline = 0.0
         """When what is in flight must have been answered, monotonic seconds."""
         self._connection: BrokerConnection | None = None
         self._backoff = Backoff(random.random)
-        self._retry: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._has_refused = False
         self._flush_is_due = False
 
     @property
@@ -123,7 +134,7 @@ class Lane:
         if batch is None:
             return
         self._in_flight = batch
-        timeout_s = self._publisher.options.timeout_ms / 1000
+        timeout_s = self._pool.options.timeout_ms / 1000
         self._in_flight_deadline = asyncio.get_running_loop().time() + timeout_s
         self._connection.ask(batch.command(), self._answered)
 
@@ -133,27 +144,37 @@ class Lane:
         # Without those whose callers have been told already that their time is over.
         publishes = [publish for publish in batch.publishes if publish.is_held]
         if isinstance(reply, Response):
-            self._publisher.settle(publishes, None)
+            self._pool.settle(publishes, None)
         elif isinstance(reply, BrokerUnreachable):
             text = f"{reply}; it was written before, so it may or may not be published"
-            self._publisher.settle(publishes, OutcomeUnknown(text))
-        elif publishes and len(batch.publishes) > 1 and reply.code in _SENT_ONE_BY_ONE:
+            self._pool.settle(publishes, OutcomeUnknown(text))
+        else:
+            self._refused(batch, publishes, reply)
+        self._flush()
+
+    def _refused(self, batch: Batch, publishes: list[PendingPublish], frame: ErrorFrame) -> None:
+        """Give each of *publishes*, those of *batch* that are waited for, an answer of its own."""
+        # The broker closes the connection behind a refusal; that is no sign that it is gone.
+        self._has_refused = True
+        if publishes and len(batch.publishes) > 1 and frame.code in _SENT_ONE_BY_ONE:
             for publish in publishes:
                 publish.goes_alone = True
             self.queue.add_first(publishes)
-        else:
-            self._publisher.settle(publishes, _refusal(reply))
-        self._flush()
+            return
+        error = _refusal(frame)
+        if isinstance(error, BrokerRefused) and error.is_about_access:
+            self._pool.topic_refused(batch.publishes[0].topic, error)
+        self._pool.settle(publishes, error)
 
     def give_up_overdue(self, now: float) -> None:
         """Answer what has passed its deadline, and cut a broker that answers nothing."""
-        timeout_ms = self._publisher.options.timeout_ms
+        timeout_ms = self._pool.options.timeout_ms
         text = f"no nsqd took it within {timeout_ms} ms; it was not published"
-        self._publisher.settle(self.queue.take_overdue(now), NoBroker(text))
+        self._pool.settle(self.queue.take_overdue(now), NoBroker(text))
         if self._in_flight is None:
             return
         text = f"nsqd at {self.address} did not answer within {timeout_ms} ms"
-        self._publisher.settle(
+        self._pool.settle(
             [publish for publish in self._in_flight.publishes if publish.deadline <= now],
             OutcomeUnknown(f"{text}; it may or may not be published"),
         )
@@ -169,37 +190,60 @@ class Lane:
 
     # The connection
 
-    async def connect_once(self) -> bool:
-        """Try to connect; True when the lane is open, else `last_error` says why not."""
-        try:
-            connection = await open_connection(
-                self.address, self._publisher.options.connection, self
-            )
-        except BrokerUnreachable as error:
-            self.last_error = error.reason
-            return False
-        self._connection = connection
-        self._flush()
-        return True
+    def open(self) -> None:
+        """Try to connect in the background, for ever; `tried` is set after the first try."""
+        self._spawn(self._open())
 
-    def reconnect(self) -> None:
-        """Try in the background until the lane is open."""
-        self._retry = spawn(f"connect publisher to {self.address}", self._connect_for_ever())
+    def _spawn(self, opening: Coroutine[None, None, None]) -> None:
+        self._opening = spawn(f"connect publisher to {self.address}", opening)
 
-    async def _connect_for_ever(self) -> None:
+    async def _open(self) -> None:
+        if not await self._connect():
+            await self._reopen()
+
+    async def _reopen(self) -> None:
         while True:
             await asyncio.sleep(self._backoff.next_delay_s())
-            if await self.connect_once():
+            if await self._connect():
                 logger.info("publisher connected", nsqd=self.address)
                 return
 
+    async def _connect(self) -> bool:
+        """Try to connect; True when the lane is open, else `error` says why not."""
+        try:
+            connection = await open_connection(self.address, self._pool.options.connection, self)
+        except (BrokerUnreachable, AuthRequired, BrokerRefused) as error:
+            self.error = error
+            self.tried.set()
+            for publish in self.queue.take_all():
+                self._pool.submit(publish)
+            self._pool.lane_failed(self)
+            return False
+        self._connection = connection
+        self.tried.set()
+        self._flush()
+        return True
+
+    def cancel(self) -> None:
+        """Try no more to connect; what waits here goes to other lanes."""
+        if self._opening is not None:
+            self._opening.cancel()
+        self.tried.set()
+        for publish in self.queue.take_all():
+            self._pool.submit(publish)
+
     async def close(self) -> None:
         """Close the connection, or stop trying to get one."""
-        if self._retry is not None:
-            self._retry.cancel()
-            await asyncio.wait({self._retry})
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
         if self._connection is not None:
             await self._connection.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._connection is not None:
+            self._connection.abort()
 
     def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Never happens: nobody subscribes here, so the connection cuts a broker that does it."""
@@ -209,20 +253,26 @@ class Lane:
 
     def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
         """Move what was not written to other lanes, and connect again."""
-        publisher = self._publisher
+        pool = self._pool
         self._connection = None
-        self.last_error = error.reason
-        if publisher.is_stopping:
+        self.error = error
+        if pool.is_closing:
             return
-        logger.warning("publisher disconnected", nsqd=self.address, reason=error.reason)
+        has_refused, self._has_refused = self._has_refused, False
+        if has_refused:
+            # It will be back at once: where no other lane is open, publishes wait for it.
+            self.tried.clear()
+        else:
+            logger.warning("publisher disconnected", nsqd=self.address, reason=error.reason)
         for publish in self.queue.take_all():
-            if publish.goes_alone and not publisher.has_open_lane:
-                # The refusal of its batch closed this connection, which will be back at once.
-                self.queue.add(publish)
-            else:
-                publisher.submit(publish)
+            pool.submit(publish)
+        if not pool.keeps(self):
+            return
         self._backoff.connection_held(asyncio.get_running_loop().time() - connection.opened_at)
-        self.reconnect()
+        if has_refused:
+            self.open()
+        else:
+            self._spawn(self._reopen())
 
 
 def _refusal(frame: ErrorFrame) -> PublishError:

@@ -3,28 +3,28 @@ One subscription over several brokers: messages in as lists, finish, requeue and
 
 A *source* is one connection that has subscribed; its number is never used again. What a source
 delivered is answered on that source or not at all: NSQ knows a message only on its connection.
-Every broker that is lost is tried again, for ever, with growing jittered delays.
+Every broker that is lost is tried again with growing jittered delays, for as long as it is named;
+a connection that works is never dropped because a lookup no longer names its broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gateway.client.backoff import Backoff
-from gateway.client.connection import BrokerConnection, ConnectionOptions, open_connection
-from gateway.client.ready import changes, shares
-from gateway.errors import BrokerRefused, BrokerUnreachable, NoBroker
+from gateway.client.connection import BrokerConnection, ConnectionOptions
+from gateway.client.lookup import Discovery, Watch
+from gateway.client.place import Place
+from gateway.client.ready import ReadyOptions, ReadyPlan
+from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError, NoBroker
+from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
+from gateway.secret import Secret
 from gateway.telemetry import spawn
-
-_TAKE_TURNS_S = 5.0
-"""How long a connection keeps its RDY while there are more connections than window (go-nsq)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class SubscriptionOptions:
     topic: str
     channel: str
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    ready: ReadyOptions = field(default_factory=ReadyOptions)
 
 
 class SubscriptionListener(Protocol):
@@ -51,91 +52,31 @@ class SubscriptionListener(Protocol):
     def source_lost(self, source: int, error: BrokerUnreachable) -> None:
         """Learn that *source* is gone; what it delivered will be delivered again."""
 
-
-class _Source:
-    """The place of one broker in a subscription: its connection, or the tries to get one."""
-
-    def __init__(self, subscriber: Subscription, address: str) -> None:
-        self._subscriber = subscriber
-        self.address = address
-        self.number = 0
-        self.last_error = "not connected yet"
-        self.connection: BrokerConnection | None = None
-        self._backoff = Backoff(random.random)
-
-    async def connect_once(self) -> bool:
-        """Try to connect and subscribe; True when messages can come."""
-        subscriber = self._subscriber
-        options = subscriber.options
-        try:
-            connection = await open_connection(self.address, options.connection, self)
-            # Known before SUB is answered: a message could follow the answer in the same read.
-            self.number = subscriber.next_number()
-            self.connection = connection
-            await connection.subscribe(options.topic, options.channel)
-        except BrokerUnreachable as error:
-            return self._failed(error.reason)
-        except BrokerRefused as error:
-            return self._failed(f"refused SUB: {error}")
-        except BaseException:
-            if self.connection is not None:
-                self.connection.abort()
-            raise
-        subscriber.source_opened(self.number, connection)
-        return True
-
-    def _failed(self, reason: str) -> bool:
-        self.connection = None
-        self.last_error = reason
-        return False
-
-    async def connect_for_ever(self) -> bool:
-        """Try until messages can come."""
-        while True:
-            await asyncio.sleep(self._backoff.next_delay_s())
-            if await self.connect_once():
-                return True
-
-    def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
-        """Hand on what came; what was on its way when the subscription ended goes back at once."""
-        if self._subscriber.is_closing:
-            connection.requeue([message.id for message in messages], delay_ms=0)
-            return
-        self._subscriber.listener.messages_arrived(self.number, messages)
-
-    def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
-        """Hand on that an answer was refused."""
-        del connection
-        self._subscriber.listener.answer_refused(self.number, frame)
-
-    def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
-        """Tell the subscription, once it had counted on this connection."""
-        if connection is self.connection and self._subscriber.has_source(self.number):
-            self.connection = None
-            held_s = asyncio.get_running_loop().time() - connection.opened_at
-            self._backoff.connection_held(held_s)
-            self._subscriber.source_lost(self, error)
+    def auth_required(self) -> None:
+        """Learn that a broker that came later asks for a secret, and there is none."""
 
 
 class Subscription:
     """A consumer of one channel on several brokers; `start` first, `close` last."""
 
     def __init__(
-        self, addresses: Sequence[str], options: SubscriptionOptions, listener: SubscriptionListener
+        self, discovery: Discovery, options: SubscriptionOptions, listener: SubscriptionListener
     ) -> None:
         self.options = options
         self.listener = listener
         self.is_closing = False
-        self._places = [_Source(self, address) for address in addresses]
-        self._open: dict[int, BrokerConnection] = {}
+        self.plan = ReadyPlan(0, options.ready, random=random.random)
+        """How the window is split into RDY."""
+        self._discovery = discovery
+        self._watch: Watch | None = None
+        self._places: dict[str, Place] = {}
+        self._open: dict[int, Place] = {}
         """By number of the source, in the order in which they were opened."""
-        self._ready: dict[int, int] = {}
-        self._window = 0
-        self._turn = 0
         self._last_number = 0
+        self._is_started = False
         self._is_reading = True
-        self._turn_timer: asyncio.TimerHandle | None = None
-        self._tries: set[asyncio.Task[bool]] = set()
+        self._first_source = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
 
     # Opening
 
@@ -143,117 +84,196 @@ class Subscription:
         """
         Subscribe on every broker; return once one of them said OK, and go on with the others.
 
+        It returns without a source when the lookups answered and know no broker of the topic yet.
+
         Raises:
-            NoBroker: None of them can be subscribed to now; nothing is left open.
+            AuthRequired: Brokers ask for a secret, and there is none.
+            BrokerRefused: Brokers refuse the subscription (E_AUTH_FAILED, E_UNAUTHORIZED, …).
+            NoBroker: None of them can be reached now. Nothing is left open in all three cases.
         """
-        tries = {self._try(place, place.connect_once()): place for place in self._places}
         try:
-            is_subscribed = await _first_success(tries)
+            error = await self._start()
         except BaseException:
             await self.close()
             raise
-        if not is_subscribed:
-            self.is_closing = True
-            raise NoBroker(self._why_none())
-        for task, place in tries.items():
-            task.add_done_callback(partial(self._after_first_try, place))
+        if error is not None:
+            await self.close()
+            raise error
+        self._is_started = True
 
-    def _why_none(self) -> str:
-        reasons = {place.address: f"{place.address}: {place.last_error}" for place in self._places}
-        text = "; ".join(reasons.values()) or "no address of an nsqd is known"
-        return f"no nsqd can be subscribed to ({text})"
+    async def _start(self) -> GatewayError | None:
+        """Try every broker; return why there is no subscription, None when there is one."""
+        watch = self._watch = self._discovery.watch_topic(self.options.topic, self._found)
+        self._found(watch.addresses)
+        opened = spawn("wait for a first source", self._first_source.wait())
+        all_tried = spawn("try every broker once", self._try_all(watch))
+        try:
+            await asyncio.wait({opened, all_tried}, return_when=asyncio.FIRST_COMPLETED)
+            if self._first_source.is_set():
+                return None
+            is_answered = all_tried.result()
+        finally:
+            opened.cancel()
+            all_tried.cancel()
+            await asyncio.wait({opened, all_tried})
+        # "Not yet" is an answer: the topic's first message will bring its broker.
+        is_early = is_answered and self._discovery.has_lookups and not self._places
+        return None if is_early else self._why_none()
 
-    def _try(self, place: _Source, work: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
-        task = spawn(f"subscribe on {place.address}", work)
-        self._tries.add(task)
-        task.add_done_callback(self._tries.discard)
-        return task
+    async def _try_all(self, watch: Watch) -> bool:
+        """Wait for the lookups and for a first try on each broker; True when a lookup answered."""
+        is_answered = await watch.first_answer()
+        self._found(watch.addresses)
+        for place in list(self._places.values()):
+            await place.tried.wait()
+        return is_answered
 
-    def _after_first_try(self, place: _Source, done: asyncio.Task[bool]) -> None:
-        if not done.cancelled() and done.exception() is None and not done.result():
-            self._retry(place)
+    def _why_none(self) -> GatewayError:
+        """Return why no broker is subscribed to; a refusal says more than one that is away."""
+        errors = {place.address: place.error for place in self._places.values()}
+        for error in errors.values():
+            if isinstance(error, AuthRequired | BrokerRefused):
+                return error
+        text = "; ".join(map(str, errors.values())) or "no address of an nsqd is known"
+        return NoBroker(f"no nsqd can be subscribed to ({text})")
 
-    def _retry(self, place: _Source) -> None:
-        if not self.is_closing:
-            self._try(place, place.connect_for_ever())
+    def _found(self, addresses: frozenset[str]) -> None:
+        """Subscribe on the brokers that are new, and try no more to reach those not named."""
+        for address in sorted(addresses - self._places.keys()):
+            place = self._places[address] = Place(self, address)
+            place.open()
+        for address in self._places.keys() - addresses:
+            if not self._places[address].is_open:
+                self._places.pop(address).cancel()
 
-    # What the sources tell
+    def authenticate(self, secret: Secret) -> None:
+        """Use *secret* from now on, and try at once the brokers that are not open."""
+        connection = replace(self.options.connection, secret=secret)
+        self.options = replace(self.options, connection=connection)
+        for place in self._places.values():
+            if not place.is_open:
+                place.cancel()
+                place.open()
+
+    # What the places tell
 
     def next_number(self) -> int:
         """Return the number of the next source."""
         self._last_number += 1
         return self._last_number
 
-    def has_source(self, number: int) -> bool:
-        """Tell whether *number* is a source that is open."""
-        return number in self._open
-
-    def source_opened(self, number: int, connection: BrokerConnection) -> None:
+    def source_opened(self, place: Place) -> None:
         """Count on a new source and give it its share of the window."""
-        self._open[number] = connection
+        connection = place.connection
+        assert connection is not None  # noqa: S101 - it has just been opened
+        self._open[place.number] = place
         if not self._is_reading:
             connection.pause_reading()
-        self.listener.source_opened(number, connection.answer)
-        self._share_window()
+        self._first_source.set()
+        self.listener.source_opened(place.number, connection.answer)
+        max_rdy_count = connection.answer.max_rdy_count
+        now = self._now()
+        self.write_ready(
+            self.plan.source_opened(place.number, max_rdy_count=max_rdy_count, now=now)
+        )
 
-    def source_lost(self, source: _Source, error: BrokerUnreachable) -> None:
-        """Count on *source* no more, share its window out, and try to get it back."""
-        del self._open[source.number]
-        self.listener.source_lost(source.number, error)
-        self._share_window()
-        self._retry(source)
+    def source_lost(self, place: Place, error: BrokerUnreachable) -> None:
+        """Count on *place* no more, share its window out, and try to get it back."""
+        if self._open.pop(place.number, None) is None:
+            return
+        self.listener.source_lost(place.number, error)
+        self.write_ready(self.plan.source_lost(place.number, self._now()))
+        if self.is_closing or self._watch is None:
+            return
+        self._watch.refresh()
+        if place.address in self._watch.addresses:
+            place.reopen()
+        else:
+            del self._places[place.address]
+
+    def try_failed(self, error: GatewayError) -> None:
+        """Tell the listener when a later broker asks for a secret that is not there."""
+        if self._is_started and isinstance(error, AuthRequired):
+            self.listener.auth_required()
+
+    def messages_arrived(self, source: int, messages: list[Message]) -> None:
+        """Hand on what came."""
+        self.plan.messages_arrived(source, self._now())
+        self.listener.messages_arrived(source, messages)
 
     # The window
 
     def set_window(self, count: int) -> None:
         """Let at most *count* messages be in flight over all brokers; 0 stops them."""
-        self._window = count
-        self._share_window()
+        self.write_ready(self.plan.set_window(count, self._now()))
 
-    def _share_window(self) -> None:
-        ceilings = [connection.answer.max_rdy_count for connection in self._open.values()]
-        counts = shares(self._window, ceilings, turn=self._turn)
-        wanted = dict(zip(self._open, counts, strict=True))
-        current, self._ready = self._ready, wanted
-        for number, count in changes(current, wanted):
-            self._open[number].ready(count)
-        some_wait = 0 < self._window < len(self._open)
-        if some_wait and self._turn_timer is None:
-            loop = asyncio.get_running_loop()
-            self._turn_timer = loop.call_later(_TAKE_TURNS_S, self._next_turn)
+    def write_ready(self, changes: Sequence[tuple[int, int]]) -> None:
+        """Write RDY as the plan says, (source, count) by (source, count), and see to its timer."""
+        for source, count in changes:
+            if connection := self._connection(source):
+                connection.ready(count)
+        self.see_to_timer()
 
-    def _next_turn(self) -> None:
-        self._turn_timer = None
-        self._turn += 1
-        self._share_window()
+    def see_to_timer(self) -> None:
+        """Keep one timer for the plan, never later than it asks for."""
+        due = None if self.is_closing else self.plan.next_wake()
+        if self._timer is not None:
+            if due is not None and self._timer.when() <= due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.write_ready(self.plan.wake(self._now()))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def pause_reading(self) -> None:
         """Leave what comes in the sockets."""
         self._is_reading = False
-        for connection in self._open.values():
-            connection.pause_reading()
+        for place in self._open.values():
+            if place.connection is not None:
+                place.connection.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
         self._is_reading = True
-        for connection in self._open.values():
-            connection.resume_reading()
+        for place in self._open.values():
+            if place.connection is not None:
+                place.connection.resume_reading()
 
     # Answers
 
+    def _connection(self, source: int) -> BrokerConnection | None:
+        place = self._open.get(source)
+        return None if place is None else place.connection
+
+    def address_of(self, source: int) -> str:
+        """Return the broker of a source that is open, host:port."""
+        return self._open[source].address
+
+    def authorization_of(self, source: int) -> Authorization | None:
+        """Return what the broker of *source* said to AUTH; None where it asked for none."""
+        connection = self._connection(source)
+        return None if connection is None else connection.authorization
+
     def finish(self, source: int, ids: Sequence[bytes]) -> None:
         """Finish *ids*, at least one, on the source that delivered them, if it is there still."""
-        if connection := self._open.get(source):
+        if connection := self._connection(source):
             connection.finish(ids)
 
     def requeue(self, source: int, ids: Sequence[bytes], *, delay_ms: int) -> None:
         """Give *ids* back after *delay_ms*, on the source that delivered them."""
-        if connection := self._open.get(source):
+        if connection := self._connection(source):
             connection.requeue(ids, delay_ms=delay_ms)
 
     def touch(self, source: int, ids: Sequence[bytes]) -> None:
         """Start the timeouts of *ids* anew, on the source that delivered them."""
-        if connection := self._open.get(source):
+        if connection := self._connection(source):
             connection.touch(ids)
 
     # The end
@@ -261,21 +281,10 @@ class Subscription:
     async def close(self) -> None:
         """Leave every broker with CLS, and leave nothing open; idempotent."""
         self.is_closing = True
-        if self._turn_timer is not None:
-            self._turn_timer.cancel()
-        tries = set(self._tries)
-        for task in tries:
-            task.cancel()
-        connections = list(self._open.values())
+        if self._watch is not None:
+            self._watch.close()
+        if self._timer is not None:
+            self._timer.cancel()
         self._open.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
-        if tries:
-            await asyncio.wait(tries)
-
-
-async def _first_success(tries: Iterable[asyncio.Task[bool]]) -> bool:
-    """Wait until one of *tries* is true, or all have ended."""
-    for done in asyncio.as_completed(tries):
-        if await done:
-            return True
-    return False
+        places, self._places = self._places, {}
+        await asyncio.gather(*(place.close() for place in places.values()))

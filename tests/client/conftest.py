@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from gateway.client.connection import BrokerConnection, open_connection
+from gateway.client.connection import BrokerConnection
+from gateway.client.opening import open_connection
 from tests.support.connection_listener import OPTIONS, Listener
 from tests.support.scripted_broker import Peer, ScriptedBroker
 

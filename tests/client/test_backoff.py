@@ -1,4 +1,4 @@
-"""How long a client waits between two tries to connect."""
+"""How long a client waits between two tries to connect, and after a message that failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.backoff import Backoff
+from gateway.client.backoff import Backoff, BackoffLevels
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,76 @@ def test_no_delay_is_ever_out_of_bounds(draws: list[float]) -> None:
 
     assert 0.05 <= min(delays)
     assert max(delays) <= 15.0
+
+
+def levels(*, multiplier_s: float = 1.0, max_duration_s: float = 120.0) -> BackoffLevels:
+    """Return levels of the strategy exponential."""
+    return BackoffLevels(lambda: 0.5, multiplier_s=multiplier_s, max_duration_s=max_duration_s)
+
+
+def test_a_duration_doubles_with_each_level() -> None:
+    """With go-nsq's defaults: 2, 4, 8, 16, 32, 64 s, and no further."""
+    made = levels()
+
+    durations = []
+    for _ in range(8):
+        made.rise()
+        durations.append(made.next_duration_s())
+
+    assert [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] == durations
+    assert 6 == made.level
+
+
+def test_levels_go_down_to_zero() -> None:
+    """And no further."""
+    made = levels()
+    made.rise()
+    made.rise()
+
+    went = []
+    for _ in range(3):
+        made.sink()
+        went.append(made.level)
+
+    assert [1, 0, 0] == went
+
+
+@pytest.mark.parametrize(
+    "multiplier_s, max_duration_s, expected",
+    [
+        (1.0, 128.0, 7),
+        (1.0, 127.999, 6),
+        (1.0, 2.0, 1),
+        (1.0, 1.999, 0),
+        (1.0, 0.0, 0),
+        (0.01, 0.02, 1),
+        (30.0, 120.0, 2),
+        (0.0, 0.0, 0),
+        (0.0, 120.0, 62),
+        (1e-300, 3_600.0, 62),
+    ],
+)
+def test_the_highest_level_is_the_last_that_the_maximum_allows(
+    multiplier_s: float, max_duration_s: float, expected: int
+) -> None:
+    """A maximum of 0 allows none; durations of nothing end somewhere, too."""
+    made = levels(multiplier_s=multiplier_s, max_duration_s=max_duration_s)
+
+    for _ in range(100):
+        made.rise()
+
+    assert expected == made.level
+    assert made.next_duration_s() <= max(max_duration_s, multiplier_s)
+
+
+def test_full_jitter_draws_each_period_anew() -> None:
+    """Evenly from nothing to the duration of the level; the level itself is not drawn."""
+    draws = iter([0.0, 0.5, 0.75])
+    made = BackoffLevels(lambda: next(draws), strategy="full_jitter")
+    made.rise()
+    made.rise()
+
+    durations = [made.next_duration_s() for _ in range(3)]
+
+    assert [0.0, 2.0, 3.0] == durations
+    assert 2 == made.level

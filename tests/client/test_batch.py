@@ -18,7 +18,7 @@ from gateway.client.batch import (
     PublishQueue,
     size_in_mpub,
 )
-from gateway.errors import PublishError
+from gateway.errors import GatewayError
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.connection import Role, V2Connection
 from gateway.protocol.wire import Limits
@@ -26,7 +26,7 @@ from gateway.protocol.wire import Limits
 LIMITS = Limits()
 
 
-def ignore(_error: PublishError | None) -> None:
+def ignore(_error: GatewayError | None) -> None:
     """Be a caller that does not care."""
 
 

@@ -6,11 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.client.connection import (
-    BrokerConnection,
-    ConnectionOptions,
-    open_connection,
-)
+from gateway.client.connection import BrokerConnection, ConnectionOptions
+from gateway.client.opening import open_connection
 from gateway.protocol.commands import (
     Nop,
     Publish,

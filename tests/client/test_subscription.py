@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.client.connection import ConnectionOptions
+from gateway.client.lookup import Discovery
 from gateway.client.subscription import Subscription, SubscriptionOptions
-from gateway.errors import NoBroker
+from gateway.errors import BrokerRefused, NoBroker
 from gateway.protocol.commands import (
     Finish,
     Identify,
@@ -37,7 +38,7 @@ from tests.support.scripted_broker import (
 from tests.support.subscription import SubscriptionListener
 
 A, B, C = message_id(0xA), message_id(0xB), message_id(0xC)
-TAKE_TURNS_S = 5.0
+IDLE_S = 10.0
 IN_A_HURRY = ConnectionOptions(connect_timeout_ms=50, close_timeout_ms=50)
 
 
@@ -56,7 +57,7 @@ def subscriber_of(
     options = SubscriptionOptions(
         topic="t", channel="c", connection=connection or ConnectionOptions()
     )
-    return Subscription(addresses, options, listener)
+    return Subscription(Discovery(addresses), options, listener)
 
 
 @asynccontextmanager
@@ -80,9 +81,7 @@ async def subscribed(
 def source_of(subscriber: Subscription, broker: ScriptedBroker) -> int:
     """Return the number of the source that *broker* is."""
     return next(
-        number
-        for number, connection in subscriber._open.items()
-        if connection.address == broker.address
+        number for number, place in subscriber._open.items() if place.address == broker.address
     )
 
 
@@ -133,13 +132,12 @@ async def test_a_start_waits_for_the_first_broker_only(
 @pytest.mark.parametrize(
     "rule, reason",
     [
-        (refuse("E_BAD_CHANNEL", "no"), "refused SUB: E_BAD_CHANNEL no"),
         (close, "the broker closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
         (silence, "no answer to SUB within 50 ms"),
         (write(b"garbage!garbage!"), "does not speak NSQ V2"),
     ],
-    ids=["refused", "closed", "reset", "silent", "garbage"],
+    ids=["closed", "reset", "silent", "garbage"],
 )
 async def test_a_start_without_any_broker_fails_and_leaves_nothing_open(
     broker: ScriptedBroker,
@@ -162,6 +160,20 @@ async def test_a_start_without_any_broker_fails_and_leaves_nothing_open(
     await (await broker.peer()).gone()
     await subscriber.close()
     assert (tasks, []) == (asyncio.all_tasks(), listener.all)
+
+
+async def test_a_refused_start_says_what_the_broker_said(
+    broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    """A refusal tells more than another broker that is away."""
+    await other.stop()
+    broker.on(Subscribe, refuse("E_BAD_CHANNEL", "no"))
+    subscriber = subscriber_of(listener, broker.address, other.address, connection=IN_A_HURRY)
+
+    with pytest.raises(BrokerRefused, match="E_BAD_CHANNEL no"):
+        await subscriber.start()
+
+    await (await broker.peer()).gone()
 
 
 async def test_a_start_without_addresses_says_so(listener: SubscriptionListener) -> None:
@@ -352,7 +364,7 @@ async def test_more_sources_than_window_take_turns(
         await until(lambda: len(order) == 1)
 
         for turns in (1, 2):
-            await clock.advance(TAKE_TURNS_S)
+            await clock.advance(IDLE_S)
             await until(lambda turns=turns: len(order) == 1 + 2 * turns)  # type: ignore[misc]
 
         first = order[0][0]
@@ -364,16 +376,16 @@ async def test_more_sources_than_window_take_turns(
 async def test_a_window_for_everybody_needs_no_turns(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Raised while somebody waited, it is split once, and the turns end."""
+    """Raised while somebody waited, it is split once, and nothing moves any more."""
     clock = ManualClock()
     async with subscribed(listener, broker, other) as (subscriber, peers):
         subscriber.set_window(1)
         subscriber.set_window(2)
-        await clock.advance(TAKE_TURNS_S)
-        await clock.advance(TAKE_TURNS_S)
+        await clock.advance(IDLE_S)
+        await clock.advance(IDLE_S)
 
         assert [1, 1] == [(await ready_of(peer, 1))[-1] for peer in peers]
-        assert None is subscriber._turn_timer
+        assert None is subscriber.plan.next_wake()
 
 
 async def test_while_nothing_is_read_nothing_arrives(
@@ -487,9 +499,8 @@ async def test_a_try_that_fails_in_the_moment_of_the_end_is_the_last(
     tasks = asyncio.all_tasks()
     await other.stop()
     subscriber = subscriber_of(listener, broker.address, other.address)
-    other_place = subscriber._places[1]
     await subscriber.start()
-    await until(lambda: other_place.last_error != "not connected yet")
+    await subscriber._places[other.address].tried.wait()
 
     await subscriber.close()
     await turn(5)

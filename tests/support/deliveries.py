@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from gateway.protocol.frames import Message
 from gateway.protocol.identify import Answer
 from gateway.session.actions import Action, Finish, Requeue
-from gateway.session.session import Session, SessionOptions
+from gateway.session.options import SessionOptions
+from gateway.session.session import Session
 
 Json: TypeAlias = dict[str, Any]
 

@@ -156,6 +156,19 @@ async def gateway_with_nsqd(
 
 
 @asynccontextmanager
+async def gateway_by_lookup(
+    lookupd_http_address: str, broker_http_address: str, *flags: str
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway that is told of no nsqd; the one at *broker_http_address* gives account."""
+    where = f"--lookupd-http-address={lookupd_http_address}"
+    async with (
+        nsq_gateway("serve", *ON_FREE_PORTS, where, *flags) as program,
+        _opened(program, broker_http_address) as running,
+    ):
+        yield running
+
+
+@asynccontextmanager
 async def gateway_alone(*flags: str) -> AsyncIterator[RunningGateway]:
     """Run a gateway with its embedded broker."""
     arguments = ("serve", *ON_FREE_PORTS, *WITH_EMBEDDED_BROKER, *flags)

@@ -15,12 +15,18 @@ class ManualClock:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._real_time = self._loop.time
         self._now = self._loop.time()
         # An attribute of the instance goes before the method of the class.
         self._loop.time = self._time  # type: ignore[method-assign]
 
     def _time(self) -> float:
         return self._now
+
+    def run_on(self) -> None:
+        """Let time pass by itself from here on, for what ends only after a while."""
+        ahead_s = self._now - self._real_time()
+        self._loop.time = lambda: self._real_time() + ahead_s  # type: ignore[method-assign]
 
     async def advance(self, seconds: float) -> None:
         """Let *seconds* pass, and what was due in them happen, each timer at most once."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -114,13 +114,18 @@ async def real_nsqd(*flags: str) -> AsyncIterator[RealNsqd]:
 
     Args:
         flags: nsqd's own, as on its command line; the last of two equal flags counts, so
-            ``--tcp-address=127.0.0.1:4150`` replaces the free port. The log level stays info.
+            ``--tcp-address=127.0.0.1:4150`` replaces the free port, and ``--data-path=…`` the
+            folder. The log level stays info.
 
     Raises:
         RuntimeError: nsqd ended, or did not listen in time; the text holds its last log lines.
     """
     with tempfile.TemporaryDirectory(prefix="nsqd-") as data_path:
-        defaults = (f"--data-path={data_path}", "--broadcast-address=127.0.0.1")
+        defaults = (
+            f"--data-path={data_path}",
+            "--broadcast-address=127.0.0.1",
+            "--https-address=127.0.0.1:0",  # used with --tls-cert; 0.0.0.0:4152 by default
+        )
         async with _running("nsqd", *defaults, *flags) as (process, log):
             yield RealNsqd(
                 tcp_address=(await log.match(_TCP_LISTENING))[1],
@@ -148,22 +153,25 @@ async def real_nsqlookupd(*flags: str) -> AsyncIterator[RealNsqlookupd]:
 
 @asynccontextmanager
 async def _running(program: str, *flags: str) -> AsyncIterator[tuple[Process, DaemonLog]]:
-    """Run *program* on free ports and end it by its own id, with its log read to the end."""
-    binary = _binary(program)
+    """Run *program* on free ports."""
+    ports = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    async with running(_binary(program), program, *ports, *flags) as (process, log):
+        yield process, log
+
+
+@asynccontextmanager
+async def running(
+    binary: Path | None, name: str, *arguments: str
+) -> AsyncIterator[tuple[Process, DaemonLog]]:
+    """Run *binary* and end it by its own id, with everything that it says read to the end."""
     if binary is None:
-        message = f"no {program} to start: make witnesses"
+        message = f"no {name} to start: make witnesses"
         raise RuntimeError(message)
     process = await asyncio.create_subprocess_exec(
-        binary,
-        "--tcp-address=127.0.0.1:0",
-        "--http-address=127.0.0.1:0",
-        *flags,
-        stdin=DEVNULL,
-        stdout=DEVNULL,
-        stderr=PIPE,
+        binary, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
     )
-    assert process.stderr is not None
-    log = DaemonLog(process.stderr)
+    assert process.stdout is not None
+    log = DaemonLog(process.stdout)
     try:
         yield process, log
     finally:

@@ -24,9 +24,7 @@ async def publishing(
     try:
         yield publisher
     finally:
-        for lane in publisher._lanes:
-            if lane._connection is not None:
-                lane._connection.abort()
+        publisher.abort()
         await publisher.stop()
 
 

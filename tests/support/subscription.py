@@ -34,6 +34,10 @@ class SubscriptionListener:
         """Keep the reason."""
         self.told.put_nowait(("lost", source, error.reason))
 
+    def auth_required(self) -> None:
+        """Keep that it was told."""
+        self.told.put_nowait(("auth_required", 0, None))
+
     @property
     def all(self) -> list[Told]:
         """Take out everything that was told."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import nsqd
+from tests.support import nsqd, toxiproxy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,11 @@ class Witness:
         return f"witness {self.name} is missing: {self.remedy}"
 
 
+_BUILD_IT = "`make witnesses` builds it with Go (Debian: golang-go)"
+
 WITNESSES = (
-    Witness(
-        name="nsqd",
-        find=nsqd.nsqd_binary,
-        remedy="`make witnesses` builds it with Go (Debian: golang-go)",
-    ),
+    Witness(name="nsqd", find=nsqd.nsqd_binary, remedy=_BUILD_IT),
+    Witness(name="toxiproxy", find=toxiproxy.toxiproxy_binary, remedy=_BUILD_IT),
 )
 
 

@@ -1,0 +1,124 @@
+"""
+How a connection to a broker opens: TCP, IDENTIFY, TLS, compression, AUTH, in this order.
+
+What was asked for and is not had is an error before anything else is written: TLS that the
+broker does not speak, a secret that it wants and nobody brought. Compression is a wish: a broker
+that does not speak it is talked to without. Source: nsqd/protocol_v2.go, IDENTIFY.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import ssl
+
+import msgspec
+
+from gateway.addresses import split_address
+from gateway.client.connection import BrokerConnection, ConnectionListener, ConnectionOptions
+from gateway.errors import (
+    AuthRequired,
+    BrokerRefused,
+    BrokerUnreachable,
+    RemoteProtocolError,
+    SettingsError,
+)
+from gateway.protocol.authorization import parse_authorization
+from gateway.protocol.commands import Auth
+from gateway.protocol.compression import DeflateFilter, SnappyFilter
+from gateway.protocol.identify import Answer, Offer
+
+
+async def open_connection(
+    address: str, options: ConnectionOptions, listener: ConnectionListener
+) -> BrokerConnection:
+    """
+    Connect to the broker at *address* (host:port), up to where it takes commands.
+
+    Raises:
+        BrokerUnreachable: Nothing answers there in time, or it is no broker we can talk to.
+        AuthRequired: It asks for a secret and *options* have none; nothing else was written.
+        BrokerRefused: It refuses the secret (E_AUTH_FAILED, E_UNAUTHORIZED).
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        host, port = split_address(address)
+        async with asyncio.timeout(options.connect_timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: BrokerConnection(address, options, listener), host, port
+            )
+    except TimeoutError:
+        reason = f"no TCP connection within {options.connect_timeout_ms} ms"
+        raise BrokerUnreachable(address, reason) from None
+    except OSError as error:
+        raise BrokerUnreachable(address, _what_happened(error)) from error
+    except ValueError as error:
+        raise BrokerUnreachable(address, str(error)) from error
+    try:
+        await _negotiate(connection, host)
+        await _authenticate(connection)
+    except BaseException:
+        connection.abort()
+        raise
+    connection.opened()
+    return connection
+
+
+async def _negotiate(connection: BrokerConnection, host: str) -> None:
+    """Agree on what lies below V2."""
+    tls = connection.options.tls
+    offer = msgspec.structs.replace(connection.options.offer, tls_v1=tls is not None)
+    try:
+        answer = await connection.identify(offer)
+        if (reason := _mismatch(offer, answer)) is not None:
+            raise BrokerUnreachable(connection.address, reason)
+        if tls is not None:
+            await connection.start_tls(tls.context(), host)
+        if answer.snappy:
+            await connection.compress(SnappyFilter())
+        if answer.deflate:
+            await connection.compress(DeflateFilter(offer.deflate_level))
+    except BrokerRefused as error:
+        raise BrokerUnreachable(connection.address, f"refused IDENTIFY: {error}") from error
+    except (OSError, SettingsError) as error:
+        raise BrokerUnreachable(connection.address, f"TLS: {_what_happened(error)}") from error
+
+
+def _mismatch(offer: Offer, answer: Answer) -> str | None:
+    """Return why the *answer* to *offer* cannot be gone on with, None when it can."""
+    if offer.tls_v1 and not answer.tls_v1:
+        return "does not speak TLS, which was asked for; nothing more was sent"
+    unasked = [
+        name
+        for name in ("tls_v1", "snappy", "deflate")
+        if getattr(answer, name) and not getattr(offer, name)
+    ]
+    return f"starts {unasked[0]}, which was not asked for" if unasked else None
+
+
+async def _authenticate(connection: BrokerConnection) -> None:
+    """Say who we are, where the broker asks."""
+    if not connection.answer.auth_required:
+        return
+    secret = connection.options.secret
+    if secret is None:
+        raise AuthRequired(f"nsqd at {connection.address} asks for AUTH and there is no secret")
+    command = Auth(secret.reveal())
+    reply = await connection.request(command, timeout_ms=connection.options.connect_timeout_ms)
+    try:
+        connection.authorization = parse_authorization(reply.data)
+    except RemoteProtocolError as error:
+        raise BrokerUnreachable(connection.address, str(error)) from error
+
+
+def _what_happened(error: Exception) -> str:
+    """Return the system's words; asyncio puts its own in their place."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
+        # Its number is OpenSSL's, not the system's.
+        return str(error)
+    if error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,59 @@
+"""
+What a broker has refused a moment ago: who asks for the same again is answered from here.
+
+A secret that is refused costs NSQ a connection and a question to its auth server each time, and a
+client that tries in a loop would ask for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeVar
+
+from gateway.errors import GatewayError
+
+KEEP_S = 1.0
+MAX_ENTRIES = 10_000
+
+ErrorT = TypeVar("ErrorT", bound=GatewayError)
+
+
+class Refusals:
+    """
+    Refusals by what was asked for, for *keep_s*; of more than *max_entries* the oldest goes.
+
+    A key is whatever tells requests apart: (secret, topic), (secret, topic, channel).
+    """
+
+    def __init__(self, *, keep_s: float = KEEP_S, max_entries: int = MAX_ENTRIES) -> None:
+        self._keep_s = keep_s
+        self._max_entries = max_entries
+        self._kept: dict[Hashable, tuple[float, GatewayError]] = {}
+        """Until when, and what was said; what was remembered first stands first."""
+
+    def __len__(self) -> int:
+        """Return how many are kept, those that are over included until the next `remember`."""
+        return len(self._kept)
+
+    def remember(self, key: Hashable, error: GatewayError, now: float) -> None:
+        """Keep *error* for who asks for *key* within `keep_s` from *now* (monotonic seconds)."""
+        self._kept.pop(key, None)
+        self._kept[key] = (now + self._keep_s, _again(error))
+        while self._is_first_over(now) or len(self._kept) > self._max_entries:
+            del self._kept[next(iter(self._kept))]
+
+    def find(self, key: Hashable, now: float) -> GatewayError | None:
+        """Return a new error like the one that is kept for *key*, None when there is none."""
+        kept = self._kept.get(key)
+        return _again(kept[1]) if kept is not None and now < kept[0] else None
+
+    def _is_first_over(self, now: float) -> bool:
+        return next(iter(self._kept.values()))[0] <= now
+
+
+def _again(error: ErrorT) -> ErrorT:
+    """Return an error that says the same, without traceback and cause: each caller has its own."""
+    again = type(error).__new__(type(error))
+    again.args = error.args
+    again.__dict__.update(error.__dict__)
+    return again

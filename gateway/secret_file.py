@@ -1,0 +1,44 @@
+"""A secret in a file: read once, and told about when everybody can read it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from gateway.errors import SettingsError
+from gateway.secret import Secret
+
+_MAX_BYTES = 65_536
+
+
+def read_secret_file(path: str) -> tuple[Secret, str | None]:
+    """
+    Return the secret in the file at *path*, without its last newline, and a warning or None.
+
+    The warning is a line for the log: everybody on this machine may read the file.
+
+    Raises:
+        SettingsError: There is no such file, it cannot be read, or it is empty or far too long.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            mode = stat.S_IMODE(Path(path).stat().st_mode)
+            text = file.read(_MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _unusable(path, reason) from error
+    if len(text) > _MAX_BYTES:
+        raise _unusable(path, f"it is longer than {_MAX_BYTES} bytes")
+    secret = text.removesuffix(b"\n").removesuffix(b"\r")
+    if not secret:
+        raise _unusable(path, "it is empty")
+    warning = None
+    # Not the group: that is how a container without root is given one.
+    if mode & stat.S_IROTH:
+        warning = f"everybody may read the secret in {path} (mode {mode:03o}); chmod o= ends that"
+    return Secret(secret), warning
+
+
+def _unusable(path: str, reason: str) -> SettingsError:
+    allowed = f"the path of a file that holds the secret; {reason}"
+    return SettingsError("--auth-secret-file", path, allowed=allowed)

@@ -1,0 +1,460 @@
+"""Connections to a real nsqd below V2: in clear, in TLS, compressed, and with AUTH."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from gateway.client.connection import BrokerConnection, ConnectionOptions
+from gateway.client.opening import open_connection
+from gateway.client.tls import TlsOptions
+from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, SettingsError
+from gateway.protocol.authorization import Authorization
+from gateway.protocol.commands import Identify, Publish
+from gateway.protocol.frames import OK, Response
+from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.wire import MAGIC
+from gateway.secret import Secret
+from tests.support.auth_server import Grant, Question, auth_server
+from tests.support.certificates import Certificates, Identity, certificates
+from tests.support.connection_listener import Listener
+from tests.support.leftovers import nothing_left_behind
+from tests.support.nsqd import RealNsqd, real_nsqd
+from tests.support.wiretap import wiretap
+
+pytestmark = pytest.mark.nsqd
+
+BODY = b"marker" * 30_000
+SECRET = Secret(b"s3cret")
+
+OFFERS = {
+    "plain": Offer(feature_negotiation=True),
+    "snappy": Offer(feature_negotiation=True, snappy=True),
+    **{
+        f"deflate-{level}": Offer(feature_negotiation=True, deflate=True, deflate_level=level)
+        for level in (1, 6, 9)
+    },
+}
+Run = Callable[[Coroutine[Any, Any, None]], None]
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+@pytest.fixture(scope="module")
+def certs() -> Iterator[Certificates]:
+    """Return certificates for all tests here."""
+    with certificates() as made:
+        yield made
+
+
+def trusting(certs: Certificates, client: Identity | None = None) -> TlsOptions:
+    """Return what trusts our authority, and shows the certificate of *client*."""
+    return TlsOptions(
+        root_ca_file=certs.root_ca_file,
+        cert_file=client.cert_file if client else None,
+        key_file=client.key_file if client else None,
+    )
+
+
+@asynccontextmanager
+async def opened(
+    address: str, options: ConnectionOptions, listener: Listener | None = None
+) -> AsyncIterator[BrokerConnection]:
+    """Connect, and close when the block ends."""
+    connection = await open_connection(address, options, listener or Listener())
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def round_trip(address: str, options: ConnectionOptions) -> Answer:
+    """Publish a body and consume it on one connection; return what nsqd said to IDENTIFY."""
+    listener = Listener()
+    async with opened(address, options, listener) as connection:
+        assert OK == await connection.request(Publish("t", BODY), timeout_ms=5_000)
+        await connection.subscribe("t", "c")
+        connection.ready(1)
+        async with asyncio.timeout(10):
+            (message,) = await listener.messages.get()
+        connection.finish([message.id])
+    # A bool, for the difference of two such bodies is nothing to print.
+    assert True is (BODY == message.body)
+    assert 0 == listener.refusals.qsize()
+    return connection.answer
+
+
+async def refusal(address: str, options: ConnectionOptions) -> str:
+    """Return why no connection opens, and see that the attempt leaves nothing."""
+    async with nothing_left_behind():
+        with pytest.raises(BrokerUnreachable) as caught:
+            await open_connection(address, options, Listener())
+    assert address == caught.value.address
+    return caught.value.reason
+
+
+# What lies below V2
+
+
+@LOOPS
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
+@pytest.mark.parametrize("is_secure", [False, True], ids=["TCP", "TLS"])
+def test_messages_go_through_every_layer(
+    run: Run, certs: Certificates, offer: Offer, *, is_secure: bool
+) -> None:
+    """What was asked for is had, a body comes back unchanged, and TLS hides everything."""
+    options = ConnectionOptions(offer=offer, tls=trusting(certs) if is_secure else None)
+
+    async def scenario() -> None:
+        async with (
+            real_nsqd(*certs.server.nsqd_flags, "--max-deflate-level=9") as nsqd,
+            wiretap(nsqd.tcp_address) as tap,
+        ):
+            answer = await round_trip(tap.address, options)
+
+        expected = (is_secure, offer.snappy, offer.deflate)
+        assert expected == (answer.tls_v1, answer.snappy, answer.deflate)
+        assert (offer.deflate_level or 6) == answer.deflate_level
+        is_clear = offer == OFFERS["plain"] and not is_secure
+        assert [is_clear] * 2 == [BODY in data for data in (tap.said, tap.heard)]
+        assert (b"SUB t c\n" in tap.said) is not (is_secure or offer.deflate)
+
+    run(scenario())
+
+
+async def test_compression_makes_a_body_shorter_on_the_wire() -> None:
+    """It is not only agreed on: what goes either way is a tenth, and less."""
+    async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
+        for name in ("snappy", "deflate-6"):
+            await round_trip(tap.address, ConnectionOptions(offer=OFFERS[name]))
+
+    assert 0.1 * len(BODY) > max(len(tap.said), len(tap.heard)) / 2
+
+
+async def test_nsqd_lowers_the_level_to_its_own() -> None:
+    """Level 9 is 6 by default; the connection works with what it is given."""
+    async with real_nsqd() as nsqd:
+        answer = await round_trip(nsqd.tcp_address, ConnectionOptions(offer=OFFERS["deflate-9"]))
+
+    assert (True, 6) == (answer.deflate, answer.deflate_level)
+
+
+async def test_an_nsqd_without_compression_is_talked_to_without() -> None:
+    """It is a wish, not a condition."""
+    async with real_nsqd("--snappy=false", "--deflate=false") as nsqd:
+        answers = [
+            await round_trip(nsqd.tcp_address, ConnectionOptions(offer=OFFERS[name]))
+            for name in ("snappy", "deflate-6")
+        ]
+
+    assert [(False, False)] * 2 == [(each.snappy, each.deflate) for each in answers]
+
+
+def test_both_kinds_of_compression_are_refused_before_connecting() -> None:
+    """There are no such options to connect with."""
+    both = Offer(feature_negotiation=True, snappy=True, deflate=True)
+
+    with pytest.raises(SettingsError, match="one of snappy and deflate"):
+        ConnectionOptions(offer=both)
+
+
+# Whom we trust
+
+
+async def test_a_name_is_as_good_as_an_address(certs: Certificates) -> None:
+    """The certificate is held against the host that was connected to."""
+    async with real_nsqd(*certs.server.nsqd_flags) as nsqd:
+        address = nsqd.tcp_address.replace("127.0.0.1", "localhost")
+        answer = await round_trip(address, ConnectionOptions(tls=trusting(certs)))
+
+    assert answer.tls_v1
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    "who, reason",
+    [
+        ("stranger's CA", "TLS: the certificate is not trusted: unable to get local issuer"),
+        ("system's CAs", "TLS: the certificate is not trusted: unable to get local issuer"),
+        ("misnamed", "TLS: the certificate is not trusted: IP address mismatch, certificate is"),
+        ("expired", "TLS: the certificate is not trusted: certificate has expired"),
+    ],
+)
+def test_a_server_that_is_not_who_it_should_be_is_refused(
+    run: Run, certs: Certificates, who: str, reason: str
+) -> None:
+    """Nothing was said to it but IDENTIFY, and the reason names what was wrong."""
+    tls = {
+        "stranger's CA": TlsOptions(root_ca_file=certs.stranger_ca_file),
+        "system's CAs": TlsOptions(),
+    }.get(who, trusting(certs))
+    shown = {"misnamed": certs.misnamed, "expired": certs.expired}.get(who, certs.server)
+
+    async def scenario() -> None:
+        async with real_nsqd(*shown.nsqd_flags) as nsqd:
+            said = await refusal(nsqd.tcp_address, ConnectionOptions(tls=tls, secret=SECRET))
+        assert reason == said[: len(reason)]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("who", ["misnamed", "expired"])
+async def test_any_certificate_will_do_when_told_so(certs: Certificates, who: str) -> None:
+    """--nsqd-tls-insecure-skip-verify: encrypted, and to whomever."""
+    shown: Identity = getattr(certs, who)
+    tls = TlsOptions(insecure_skip_verify=True)
+    async with real_nsqd(*shown.nsqd_flags) as nsqd:
+        answer = await round_trip(nsqd.tcp_address, ConnectionOptions(tls=tls))
+
+    assert answer.tls_v1
+
+
+@pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
+async def test_the_minimum_version_is_no_maximum(certs: Certificates, version: str) -> None:
+    """The newest that both know is spoken."""
+    tls = replace(trusting(certs), min_version=version)
+    async with (
+        real_nsqd(*certs.server.nsqd_flags) as nsqd,
+        opened(nsqd.tcp_address, ConnectionOptions(tls=tls)) as connection,
+    ):
+        assert connection._transport is not None
+        layer = connection._transport.get_extra_info("ssl_object")
+
+        assert "TLSv1.3" == layer.version()
+
+
+@pytest.mark.parametrize("newest, is_taken", [("tls1.2", True), ("tls1.3", False)])
+async def test_a_server_below_the_minimum_version_is_refused(
+    certs: Certificates, newest: str, *, is_taken: bool
+) -> None:
+    """nsqd has no maximum of its own, so a broker that ends at TLS 1.2 takes its place."""
+    tls = replace(trusting(certs), min_version=newest)
+    options = ConnectionOptions(tls=tls)
+    async with old_broker(certs.server) as address:
+        if is_taken:
+            async with opened(address, options) as connection:
+                assert connection.is_open
+        else:
+            reason = await refusal(address, options)
+            assert "TLS: [SSL: TLSV1_ALERT_PROTOCOL_VERSION]" == reason[:40]
+
+
+@asynccontextmanager
+async def old_broker(identity: Identity) -> AsyncIterator[str]:
+    """Give the address of a broker that speaks TLS 1.2 at most, to one client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(identity.cert_file, identity.key_file)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        # In a thread: asyncio would drop the alert that says what is wrong.
+        serving = asyncio.create_task(asyncio.to_thread(_be_old, listening, context))
+        yield ":".join(map(str, listening.getsockname()))
+        await serving
+
+
+def _be_old(listening: socket.socket, context: ssl.SSLContext) -> None:
+    caller, _ = listening.accept()
+    with caller:
+        with caller.makefile("rb") as said:
+            said.readline()
+            said.read(int.from_bytes(said.read(4), "big"))
+        caller.sendall(Response(Answer(tls_v1=True).to_json()).encode())
+        with contextlib.suppress(OSError), context.wrap_socket(caller, server_side=True) as secure:
+            secure.sendall(OK.encode())
+            secure.recv(1)
+
+
+# Who we are
+
+
+@LOOPS
+def test_a_client_certificate_opens_what_asks_for_one(run: Run, certs: Certificates) -> None:
+    """Mutual TLS: nsqd takes the certificate that its own authority has signed."""
+    options = ConnectionOptions(tls=trusting(certs, certs.client))
+
+    async def scenario() -> None:
+        async with real_nsqd(*certs.mutual_flags()) as nsqd:
+            assert (await round_trip(nsqd.tcp_address, options)).tls_v1
+
+    run(scenario())
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    "who, policy", [("nobody", "require"), ("nobody", "require-verify"), ("x", "require-verify")]
+)
+def test_without_the_right_certificate_it_stays_shut(
+    run: Run, certs: Certificates, who: str, policy: str
+) -> None:
+    """None at all, or a stranger's; with TLS 1.3 nsqd says so after our side of the handshake."""
+    options = ConnectionOptions(tls=trusting(certs, None if who == "nobody" else certs.stranger))
+
+    async def scenario() -> None:
+        async with real_nsqd(*certs.mutual_flags(policy)) as nsqd:
+            reason = await refusal(nsqd.tcp_address, options)
+        assert any(word in reason for word in ("certificate", "CERTIFICATE", "UNKNOWN_CA")), reason
+
+    run(scenario())
+
+
+# No TLS where TLS was asked for
+
+
+@LOOPS
+def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certificates) -> None:
+    """IDENTIFY was written, which asks for TLS, and behind its answer not a byte more."""
+    options = ConnectionOptions(tls=trusting(certs), secret=SECRET)
+
+    async def scenario() -> None:
+        async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
+            reason = await refusal(tap.address, options)
+
+        offer = msgspec.structs.replace(options.offer, tls_v1=True)
+        assert "does not speak TLS, which was asked for; nothing more was sent" == reason
+        assert MAGIC + Identify(offer.to_json()).encode() == bytes(tap.said)
+
+    run(scenario())
+
+
+async def test_tls_that_is_required_and_not_asked_for_is_a_refusal(certs: Certificates) -> None:
+    """nsqd opens, and then takes no command in clear; its words say what is missing."""
+    async with (
+        real_nsqd(*certs.server.nsqd_flags, "--tls-required=true") as nsqd,
+        opened(nsqd.tcp_address, ConnectionOptions()) as connection,
+    ):
+        with pytest.raises(BrokerRefused, match=r"cannot PUB in current state \(TLS required\)"):
+            await connection.request(Publish("t", b"x"), timeout_ms=5_000)
+
+
+# AUTH
+
+
+@asynccontextmanager
+async def guarded(*flags: str) -> AsyncIterator[RealNsqd]:
+    """Run an nsqd that takes the secret ``s3cret`` for the topic t."""
+    async with (
+        auth_server() as auths,
+        real_nsqd(f"--auth-http-address={auths.address}", *flags) as nsqd,
+    ):
+        auths.grant(
+            "s3cret",
+            Grant(topic="^t$"),
+            Grant(topic="^u$"),
+            identity="Ann",
+            identity_url="http://ann.example",
+        )
+        yield nsqd
+
+
+@LOOPS
+@pytest.mark.parametrize("offer", [OFFERS["plain"], OFFERS["snappy"]], ids=["plain", "snappy"])
+@pytest.mark.parametrize("is_secure", [False, True], ids=["TCP", "TLS"])
+def test_the_right_secret_opens(
+    run: Run, certs: Certificates, offer: Offer, *, is_secure: bool
+) -> None:
+    """In every layer; what nsqd says of us is kept."""
+    tls = trusting(certs) if is_secure else None
+    options = ConnectionOptions(offer=offer, tls=tls, secret=SECRET)
+
+    async def scenario() -> None:
+        async with guarded(*certs.server.nsqd_flags) as nsqd:
+            await round_trip(nsqd.tcp_address, options)
+            async with opened(nsqd.tcp_address, options) as connection:
+                assert (
+                    Authorization(
+                        identity="Ann", identity_url="http://ann.example", permission_count=2
+                    )
+                    == connection.authorization
+                )
+
+    run(scenario())
+
+
+async def test_nsqd_tells_the_auth_server_who_the_certificate_names(certs: Certificates) -> None:
+    """AUTH comes behind TLS, with the name of the client's certificate."""
+    options = ConnectionOptions(tls=trusting(certs, certs.client), secret=SECRET)
+    async with (
+        auth_server() as auths,
+        real_nsqd(f"--auth-http-address={auths.address}", *certs.mutual_flags()) as nsqd,
+    ):
+        auths.grant("s3cret", Grant())
+        async with opened(nsqd.tcp_address, options):
+            question = await auths.asked()
+
+    expected = Question(secret="s3cret", common_name="gateway", remote_ip="127.0.0.1", tls="true")
+    assert expected == question
+
+
+@LOOPS
+def test_a_wrong_secret_is_refused(run: Run) -> None:
+    """In nsqd's words."""
+    options = ConnectionOptions(secret=Secret(b"guessed"))
+
+    async def scenario() -> None:
+        async with guarded() as nsqd, nothing_left_behind():
+            with pytest.raises(BrokerRefused) as caught:
+                await open_connection(nsqd.tcp_address, options, Listener())
+        assert ("E_AUTH_FAILED", "AUTH failed") == (caught.value.code, caught.value.description)
+
+    run(scenario())
+
+
+async def test_a_secret_that_grants_nothing_is_refused() -> None:
+    """nsqd knows it, and there is nothing that it is good for."""
+    async with (
+        auth_server() as auths,
+        real_nsqd(f"--auth-http-address={auths.address}") as nsqd,
+        nothing_left_behind(),
+    ):
+        auths.grant("s3cret")
+        with pytest.raises(BrokerRefused, match="E_UNAUTHORIZED AUTH no authorizations found"):
+            await open_connection(nsqd.tcp_address, ConnectionOptions(secret=SECRET), Listener())
+
+
+async def test_without_a_secret_nothing_more_is_said() -> None:
+    """nsqd asks for one in its answer to IDENTIFY: a typed error, and not a byte behind that."""
+    options = ConnectionOptions()
+    async with guarded() as nsqd, wiretap(nsqd.tcp_address) as tap, nothing_left_behind():
+        with pytest.raises(AuthRequired, match=f"nsqd at {tap.address} asks for AUTH"):
+            await open_connection(tap.address, options, Listener())
+
+    assert MAGIC + Identify(options.offer.to_json()).encode() == bytes(tap.said)
+
+
+async def test_a_secret_that_nobody_asks_for_is_not_told() -> None:
+    """An nsqd without AUTH would close on it, and has no business with it."""
+    options = ConnectionOptions(secret=SECRET)
+    async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
+        await round_trip(tap.address, options)
+        async with opened(tap.address, options) as connection:
+            authorization = connection.authorization
+
+    assert authorization is None
+    assert [False, False] == [word in tap.said for word in (b"AUTH", SECRET.reveal())]
+
+
+async def test_while_the_auth_server_is_down_nobody_comes_in() -> None:
+    """nsqd has the same words for it as for a wrong secret; afterwards the secret opens again."""
+    options = ConnectionOptions(secret=SECRET)
+    async with (
+        auth_server() as auths,
+        real_nsqd(f"--auth-http-address={auths.address}") as nsqd,
+    ):
+        auths.grant("s3cret", Grant())
+        await auths.go_down()
+        with pytest.raises(BrokerRefused, match="E_AUTH_FAILED AUTH failed"):
+            await open_connection(nsqd.tcp_address, options, Listener())
+        await auths.come_back()
+        async with opened(nsqd.tcp_address, options) as connection:
+            authorization = connection.authorization
+
+    assert Authorization(permission_count=1) == authorization

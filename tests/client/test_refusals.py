@@ -1,0 +1,79 @@
+"""What was refused a moment ago is refused again without asking."""
+
+from __future__ import annotations
+
+from gateway.client.refusals import Refusals
+from gateway.errors import BrokerRefused
+from gateway.secret import Secret
+
+KEY = (Secret(b"alice"), "t", "c")
+REFUSED = BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for SUB on "t" "c"')
+
+
+def told(refusals: Refusals, key: object, now: float) -> str | None:
+    """Return what who asks for *key* is told."""
+    found = refusals.find(key, now)
+    return None if found is None else str(found)
+
+
+def test_a_refusal_is_told_again_within_its_time() -> None:
+    """Up to a second after, and not from then on."""
+    refusals = Refusals()
+
+    refusals.remember(KEY, REFUSED, 10.0)
+
+    assert [str(REFUSED), str(REFUSED), None] == [
+        told(refusals, KEY, now) for now in (10.0, 10.999, 11.0)
+    ]
+
+
+def test_another_key_is_not_meant() -> None:
+    """Another secret, another topic and another channel ask for themselves."""
+    refusals = Refusals()
+    refusals.remember(KEY, REFUSED, 10.0)
+
+    others = [(Secret(b"bob"), "t", "c"), (Secret(b"alice"), "u", "c"), (Secret(b"alice"), "t")]
+
+    assert [None, None, None] == [told(refusals, key, 10.0) for key in others]
+
+
+def test_each_caller_gets_an_error_of_its_own() -> None:
+    """An exception that is raised twice would carry the traceback of both."""
+    refusals = Refusals()
+    refusals.remember(KEY, REFUSED, 10.0)
+
+    first, second = refusals.find(KEY, 10.0), refusals.find(KEY, 10.0)
+
+    assert first is not second
+    assert first is not REFUSED
+
+
+def test_a_later_refusal_counts_anew() -> None:
+    """It is kept from its own moment on, with its own text."""
+    refusals = Refusals()
+    refusals.remember(KEY, REFUSED, 10.0)
+
+    refusals.remember(KEY, BrokerRefused("E_AUTH_FAILED", "AUTH failed"), 10.5)
+
+    assert "E_AUTH_FAILED AUTH failed" == told(refusals, KEY, 11.4)
+
+
+def test_what_is_over_is_dropped() -> None:
+    """A secret is not kept longer than it is needed."""
+    refusals = Refusals()
+    for number in range(100):
+        refusals.remember(number, REFUSED, 10.0)
+
+    refusals.remember(KEY, REFUSED, 11.0)
+
+    assert 1 == len(refusals)
+
+
+def test_of_too_many_the_oldest_goes() -> None:
+    """Whoever tries many secrets fills a bounded table."""
+    refusals = Refusals(max_entries=2)
+
+    for key in ("a", "b", "c"):
+        refusals.remember(key, REFUSED, 10.0)
+
+    assert [None, str(REFUSED), str(REFUSED)] == [told(refusals, key, 10.0) for key in "abc"]

@@ -1,0 +1,53 @@
+"""The public port of a gateway in the test's own process, where its clock can be moved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.client.lookup import Discovery
+from gateway.client.publisher import Publisher, PublisherOptions
+from gateway.listener import HttpListener
+from gateway.protocol.wire import Limits
+from gateway.web.app import WebParts, create_app
+from gateway.web.credentials import AccessPolicy
+from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
+from gateway.web.websocket_protocol import WebSocketProtocol
+
+
+@asynccontextmanager
+async def public_port(
+    nsqds: Sequence[str],
+    *,
+    access: AccessPolicy | None = None,
+    **options: Any,  # noqa: ANN401
+) -> AsyncIterator[str]:
+    """
+    Answer on a free port, in front of the brokers at *nsqds*; return its http:// address.
+
+    *options* are those of `SubscribeOptions`.
+    """
+    access = access or AccessPolicy()
+    discovery = Discovery(nsqds)
+    await discovery.start()
+    publisher = Publisher(discovery=discovery, options=PublisherOptions(connections_per_nsqd=1))
+    await publisher.start()
+    subscribe = SubscribeEndpoint(SubscribeOptions(discovery=discovery, access=access, **options))
+    parts = WebParts(publisher=publisher, limits=Limits(), subscribe=subscribe, access=access)
+    listener = HttpListener(
+        "the public port",
+        "127.0.0.1:0",
+        ws=WebSocketProtocol,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+    )
+    await listener.start(create_app(parts))
+    try:
+        yield f"http://{listener.address}"
+    finally:
+        await subscribe.drain(0)
+        await listener.stop()
+        publisher.abort()
+        await publisher.stop()
+        await discovery.stop()

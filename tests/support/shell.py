@@ -1,0 +1,139 @@
+"""`nsq-gateway pub` and `sub` as a shell runs them: a process of their own, with pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import httpx
+
+Settings: TypeAlias = Mapping[str, str]
+"""By name, for the environment."""
+
+WAIT_S = 20.0
+
+_COMMAND = Path(sys.executable).with_name("nsq-gateway")
+_SETTINGS = "NSQ_GATEWAY_"
+
+
+class Shell:
+    """A running command; every wait has a limit."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        await self.process.stdin.drain()
+
+    async def line(self) -> bytes:
+        """Return the next line of its standard output."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(WAIT_S):
+            return await self.process.stdout.readline()
+
+    def close_output(self) -> None:
+        """Read its standard output no more, as `head` does when it has enough."""
+        # asyncio has no public way to close the reading end alone.
+        transport = self.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+        transport.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it."""
+        self.process.send_signal(number)
+
+    async def end(self, data: bytes = b"") -> tuple[int, bytes, str]:
+        """Write *data*, end the input; return status, rest of the output, standard error."""
+        async with asyncio.timeout(WAIT_S):
+            output, errors = await self.process.communicate(data)
+        assert self.process.returncode is not None
+        return self.process.returncode, output or b"", (errors or b"").decode()
+
+
+@asynccontextmanager
+async def shell(
+    *arguments: str, stdout: int = PIPE, stderr: int = PIPE, settings: Settings | None = None
+) -> AsyncIterator[Shell]:
+    """
+    Run ``nsq-gateway`` with *arguments* and *settings* from its environment; end it after.
+
+    *stdout* and *stderr* are file descriptors, where a test has its own.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)
+    }
+    process = await asyncio.create_subprocess_exec(
+        _COMMAND,
+        *arguments,
+        stdin=PIPE,
+        stdout=stdout,
+        stderr=stderr,
+        env=environment
+        | {_SETTINGS + name.upper(): text for name, text in (settings or {}).items()},
+    )
+    try:
+        yield Shell(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def run(
+    *arguments: str, given: bytes = b"", settings: Settings | None = None
+) -> tuple[int, bytes, str]:
+    """Run ``nsq-gateway`` to its end; return status, standard output and standard error."""
+    async with shell(*arguments, settings=settings) as command:
+        return await command.end(given)
+
+
+class Account:
+    """What an nsqd says of a topic over HTTP; see `account_of`."""
+
+    def __init__(self, http: httpx.AsyncClient, topic: str) -> None:
+        self._http = http
+        self.topic = topic
+
+    async def post(self, path: str, body: bytes = b"", **query: str) -> None:
+        """Ask for a change."""
+        query["topic"] = self.topic
+        (await self._http.post(path, params=query, content=body)).raise_for_status()
+
+    async def publish(self, *bodies: bytes) -> None:
+        """Publish *bodies*, in which there are no newlines, at once."""
+        await self.post("/mpub", b"\n".join(bodies))
+
+    async def message_count(self) -> int:
+        """Return how many messages the topic has been sent."""
+        query = {"format": "json", "topic": self.topic}
+        topics = (await self._http.get("/stats", params=query)).raise_for_status().json()["topics"]
+        return sum(topic["message_count"] for topic in topics or [])
+
+    async def counts(self) -> dict[str, int]:
+        """Return depth, in flight, deferred and requeued of the channel "c"."""
+        query = {"format": "json", "topic": self.topic, "channel": "c"}
+        topics = (await self._http.get("/stats", params=query)).raise_for_status().json()["topics"]
+        return {
+            name: sum(channel[name] for topic in topics for channel in topic["channels"])
+            for name in ("depth", "in_flight_count", "deferred_count", "requeue_count")
+        }
+
+
+@asynccontextmanager
+async def account_of(http_address: str, topic: str) -> AsyncIterator[Account]:
+    """Ask the nsqd at *http_address* for its account of *topic*; its channel "c" is made first."""
+    url = f"http://{http_address}"
+    async with httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False) as http:
+        account = Account(http, topic)
+        await account.post("/topic/create")
+        await account.post("/channel/create", channel="c")
+        yield account

@@ -1,0 +1,133 @@
+"""
+Toxiproxy between a client and a broker: a network that is slow, narrow, silent or cut.
+
+What a proxy does to the connections through it is said by toxics, over HTTP. A toxic holds for
+open connections and for later ones; *upstream* is what the client says, *downstream* what it
+hears. Source: Toxiproxy's README, sections Toxics and HTTP API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import httpx
+
+from tests.support.mortal_broker import free_port
+from tests.support.nsqd import running
+
+_BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
+_START_TIMEOUT_S = 20.0
+
+Stream: TypeAlias = Literal["upstream", "downstream"]
+
+
+class FaultyNetwork:
+    """One way to an address; make one with `Toxiproxy.in_front_of`."""
+
+    def __init__(self, http: httpx.AsyncClient, name: str, listen: str) -> None:
+        self.address = listen
+        """Where clients connect to."""
+        self._http = http
+        self._path = f"/proxies/{name}"
+
+    async def delay(self, latency_ms: int, *, stream: Stream = "downstream") -> None:
+        """Bring everything *latency_ms* later."""
+        await self._add("latency", stream, latency=latency_ms)
+
+    async def narrow(self, rate_kb_s: int, *, stream: Stream = "downstream") -> None:
+        """Let at most *rate_kb_s* thousand bytes through in a second."""
+        await self._add("bandwidth", stream, rate=rate_kb_s)
+
+    async def fall_silent(self) -> None:
+        """Let nothing through any more, and close nothing: a half-open connection."""
+        await self._add("timeout", "upstream", timeout=0)
+        await self._add("timeout", "downstream", timeout=0)
+
+    async def cut_after(self, size_bytes: int, *, stream: Stream = "downstream") -> None:
+        """Close a connection when *size_bytes* more have come through in this direction."""
+        await self._add("limit_data", stream, bytes=size_bytes)
+
+    async def end_by_reset(self) -> None:
+        """From here on end later connections by RST in place of FIN."""
+        # Toxiproxy sets SO_LINGER 0 on every connection below this toxic, at its start; with a
+        # toxicity of 0 the toxic itself does nothing, and the cut may be left to another one.
+        await self._add("reset_peer", "upstream", toxicity=0.0, timeout=0)
+
+    async def heal(self) -> None:
+        """Take all toxics away; connections that had fallen silent are closed."""
+        for toxic in (await self._ask("GET", "/toxics")).json():
+            await self._ask("DELETE", f"/toxics/{toxic['name']}")
+
+    async def go_down(self) -> None:
+        """Close what is open and refuse what comes."""
+        await self._ask("PATCH", "", json={"enabled": False})
+
+    async def come_back(self) -> None:
+        """Listen again, on the same port."""
+        await self._ask("PATCH", "", json={"enabled": True})
+
+    async def _add(
+        self, kind: str, stream: Stream, *, toxicity: float = 1.0, **attributes: int
+    ) -> None:
+        toxic = {"type": kind, "stream": stream, "toxicity": toxicity, "attributes": attributes}
+        await self._ask("POST", "/toxics", json=toxic)
+
+    async def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
+        return (await self._http.request(method, self._path + path, json=json)).raise_for_status()
+
+
+class Toxiproxy:
+    """A running toxiproxy; make one with `toxiproxy`."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self._count = 0
+
+    async def in_front_of(self, address: str) -> FaultyNetwork:
+        """Return a new way to *address* (host:port), without faults so far."""
+        self._count += 1
+        name = f"way-{self._count}"
+        proxy = {"name": name, "listen": "127.0.0.1:0", "upstream": address}
+        made = (await self._http.post("/proxies", json=proxy)).raise_for_status().json()
+        return FaultyNetwork(self._http, name, made["listen"])
+
+
+def toxiproxy_binary() -> Path | None:
+    """Return where toxiproxy is, or None when nobody built it."""
+    found = shutil.which("toxiproxy-server", path=_BUILT_BY_MAKE)
+    return Path(found) if found else None
+
+
+@asynccontextmanager
+async def toxiproxy() -> AsyncIterator[Toxiproxy]:
+    """
+    Run a toxiproxy without any proxy, and end it with all of its proxies afterwards.
+
+    Raises:
+        RuntimeError: Nobody built it.
+        TimeoutError: It did not listen in time.
+    """
+    port = str(free_port())
+    arguments = ("-host", "127.0.0.1", "-port", port)
+    async with (
+        running(toxiproxy_binary(), "toxiproxy", *arguments) as (_, log),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+    ):
+        # It says so a moment before it listens, and nothing when it does.
+        await log.match("Starting Toxiproxy HTTP server")
+        async with asyncio.timeout(_START_TIMEOUT_S):
+            while not await _answers(http):
+                pass
+        yield Toxiproxy(http)
+
+
+async def _answers(http: httpx.AsyncClient) -> bool:
+    try:
+        return (await http.get("/version")).is_success
+    except httpx.ConnectError:
+        return False
