@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from gateway.secret import Secret
+
 
 class Finish(msgspec.Struct, gc=False):
     """FIN for *ids* on *source*."""
@@ -44,6 +46,12 @@ class ResumeReading(msgspec.Struct, gc=False):
     """Read from the sources again."""
 
 
+class Authenticate(msgspec.Struct, gc=False):
+    """Subscribe with the client's *secret*, in place of what is subscribed without it."""
+
+    secret: Secret
+
+
 class EndReason(enum.Enum):
     """Why a session wants its socket closed."""
 
@@ -52,6 +60,11 @@ class EndReason(enum.Enum):
     SLOW = "the client does not read fast enough"
     NO_BROKER = "no nsqd could be reached for too long"
     TOO_MANY_ERRORS = "the client sent too much that is no command"
+    FULL = "NSQ takes no further subscriber"
+    NO_AUTH = "AUTH did not come, or not as the first command"
+    FORBIDDEN = "NSQ refused the secret"
+    SECRET_REFUSED = "NSQ refuses the secret now"
+    FAILED = "the gateway failed"
 
 
 class EndSocket(msgspec.Struct, gc=False):
@@ -60,7 +73,9 @@ class EndSocket(msgspec.Struct, gc=False):
     reason: EndReason
 
 
-Action: TypeAlias = Finish | Requeue | Touch | Ready | PauseReading | ResumeReading | EndSocket
+Action: TypeAlias = (
+    Finish | Requeue | Touch | Ready | PauseReading | ResumeReading | Authenticate | EndSocket
+)
 
 
 class Acks:
@@ -77,6 +92,11 @@ class Acks:
             self.flush()
             self._key = (verb, delay_ms)
         self._ids.setdefault(source, []).append(message_id)
+
+    def then(self, action: Action) -> None:
+        """Add an action that is no answer behind those that came before."""
+        self.flush()
+        self._actions.append(action)
 
     def flush(self) -> None:
         """Turn what has been added into actions."""

@@ -67,6 +67,11 @@ class CommandIn(msgspec.Struct, gc=False):
     ids: list[str] | None = None
     timeout_ms: int | None = None
     count: int | None = None
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        """Name the command only: it may hold a secret."""
+        return f"CommandIn({self.cmd!r})"
 
     def delivery_ids(self) -> list[str]:
         """Return the ids that an answer is for; raises InvalidRequest when there are none."""

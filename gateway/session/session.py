@@ -8,15 +8,16 @@ contract is docs/websocket.md; every sentence of it about frames, ids and the wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
 from gateway.session.actions import (
     Acks,
     Action,
+    Authenticate,
     EndReason,
     EndSocket,
     PauseReading,
@@ -24,49 +25,27 @@ from gateway.session.actions import (
     Requeue,
     ResumeReading,
 )
-from gateway.session.answered import Answered
+from gateway.session.answering import Answering
+from gateway.session.auth import Authentication, auth_first
 from gateway.session.endings import Endings
 from gateway.session.messages import (
     CommandIn,
     ErrorOut,
     Ref,
-    ResponseOut,
     Unreadable,
     close_wait,
     decode_frame,
     encode_frame,
-    not_in_flight,
     sources_changed,
     subscribed,
 )
+from gateway.session.options import SessionOptions
 from gateway.session.outbox import Outbox
 from gateway.session.patience import Patience
-from gateway.session.window import Batch, Window, message_id
+from gateway.session.window import Batch, Window
 
-_MAX_DELAY_MS = 2**40
-"""A REQ is cut to this: far above any broker's own limit, and nsqd's nanoseconds still hold it."""
 _SHOWN_CMD = 32
 """Characters of an unknown verb that come back."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """What the client asked for, and the bounds that are kept."""
-
-    topic: str
-    channel: str
-    max_in_flight: int = 10
-    max_in_flight_limit: int = 2_500
-    """The highest count that the client's RDY may ask for."""
-    finishes_by_itself: bool = False
-    """ack=auto: FIN once a message is written, and no answers from the client."""
-    requeue_on_close_ms: int = 0
-    buffer_bytes: int = 8 * 1_048_576
-    """What may wait for the client before its sources are no longer read."""
-    slow_consumer_s: float = 30.0
-    """How long more than that may wait before the socket is closed."""
-    broker_outage_s: float = 300.0
-    """How long there may be no source before the socket is closed."""
 
 
 class Session:
@@ -90,30 +69,50 @@ class Session:
         self._is_ended = False
         self._writing: list[list[str]] = []
         """With ack=auto: the deliveries in the frame that is being written."""
-        self._answered = Answered()
+        self._answering = Answering(
+            self._window, self._outbox, finishes_by_itself=options.finishes_by_itself
+        )
         self._patience = Patience(now=now)
+        self._auth = Authentication(has_secret=options.has_secret)
+        self._behind_auth: Iterator[CommandIn | Unreadable] = iter(())
+        """What stood behind AUTH in its frame, until AUTH is answered."""
         self._handlers: dict[str, Callable[[CommandIn, Acks, float], None]] = {
-            "FIN": self._finish,
-            "REQ": self._requeue,
-            "TOUCH": self._touch,
+            "FIN": self._answering.finish,
+            "REQ": self._answering.requeue,
+            "TOUCH": self._answering.touch,
             "RDY": self._set_ready,
             "CLS": self._start_close,
             "NOP": self._nop,
+            "AUTH": self._authenticate,
         }
 
     # From NSQ
 
-    def source_opened(self, source: int, answer: Answer) -> list[Action]:
+    def source_opened(
+        self, source: int, answer: Answer, authorization: Authorization | None = None
+    ) -> list[Action]:
         """Tell the client: the first time that it is subscribed, later that a broker came."""
         self._sources[source] = answer
         self._endings.broker_came()
+        self._answer_auth(authorization)
         if self._is_subscribed:
             self._outbox.add_answer(sources_changed(len(self._sources), []))
         else:
-            self._is_subscribed = True
-            names = (self.options.topic, self.options.channel)
-            self._outbox.add_answer(subscribed(names, self._window.size, answer.msg_timeout))
+            self._tell_subscribed(answer.msg_timeout)
         return self._changes()
+
+    def no_source_yet(self, msg_timeout_ms: int, now: float) -> list[Action]:
+        """Tell the client that it is subscribed, although no broker has the topic so far."""
+        self._endings.last_broker_went(now)
+        self._answer_auth(None)
+        if not self._is_subscribed:
+            self._tell_subscribed(msg_timeout_ms)
+        return self._changes()
+
+    def _tell_subscribed(self, msg_timeout_ms: int) -> None:
+        self._is_subscribed = True
+        names = (self.options.topic, self.options.channel)
+        self._outbox.add_answer(subscribed(names, self._window.size, msg_timeout_ms))
 
     def source_lost(self, source: int, now: float) -> list[Action]:
         """Tell the client which of its deliveries the broker will give to somebody again."""
@@ -142,13 +141,7 @@ class Session:
 
     def answer_refused(self, frame: ErrorFrame) -> None:
         """Tell the client that NSQ refused an earlier answer of its (which came too late)."""
-        verb, _, rest = frame.description.partition(" ")
-        refused = rest.partition(" ")[0]
-        delivery_id = self._answered.find(refused) or refused
-        message = f"nsqd: {frame.description}"
-        self._outbox.add_answer(
-            ErrorOut(verb, None, frame.code, message, retryable=False, id=delivery_id)
-        )
+        self._answering.refused_by_broker(frame)
 
     # To the client
 
@@ -175,7 +168,7 @@ class Session:
         actions: list[Action] = []
         acks = Acks(actions)
         for ids in self._writing:
-            self._let_go("FIN", ids, acks, now)
+            self._answering.let_go("FIN", ids, acks, now)
         self._writing = []
         acks.flush()
         return self._consequences(actions, now)
@@ -195,9 +188,13 @@ class Session:
 
     def receive(self, text: str, now: float) -> list[Action]:
         """Carry out the commands of one text frame."""
+        commands = iter(decode_frame(text))
+        return self._first(commands, now) if self._auth.is_first else self._obey(commands, now)
+
+    def _obey(self, commands: Iterable[CommandIn | Unreadable], now: float) -> list[Action]:
         actions: list[Action] = []
         acks = Acks(actions)
-        for command in decode_frame(text):
+        for command in commands:
             if self._is_ended:
                 break
             if isinstance(command, Unreadable):
@@ -223,81 +220,14 @@ class Session:
         shown = cmd if cmd is None else cmd[:_SHOWN_CMD]
         self._outbox.add_answer(ErrorOut(shown, ref, "E_INVALID", problem, retryable=False))
 
-    def _finish(self, command: CommandIn, acks: Acks, now: float) -> None:
-        self._settle(command, acks, now, 0)
-
-    def _requeue(self, command: CommandIn, acks: Acks, now: float) -> None:
-        delay_ms = command.timeout_ms or 0
-        if delay_ms < 0:
-            text = f"timeout_ms is {delay_ms}; allowed: 0 and above, in milliseconds"
-            raise InvalidRequest("E_INVALID", text)
-        self._settle(command, acks, now, min(delay_ms, _MAX_DELAY_MS))
-
-    def _settle(self, command: CommandIn, acks: Acks, now: float, delay_ms: int) -> None:
-        """Let go of the deliveries that FIN or REQ names, and refuse those not held."""
-        self._require_acks(command)
-        refused = self._let_go(command.cmd, command.delivery_ids(), acks, now, delay_ms)
-        self._answer_ack(command, refused)
-
-    def _let_go(
-        self, verb: str, ids: list[str], acks: Acks, now: float, delay_ms: int = 0
-    ) -> list[str]:
-        """Answer the deliveries *ids*; return those that are not held, or are too late."""
-        take, add = self._window.take, acks.add
-        refused = []
-        for delivery_id in ids:
-            source = take(delivery_id, now)
-            if source is None:
-                refused.append(delivery_id)
-            else:
-                add(verb, source, message_id(delivery_id), delay_ms)
-        self._remember(ids, refused)
-        return refused
-
-    def _touch(self, command: CommandIn, acks: Acks, now: float) -> None:
-        self._require_acks(command)
-        ids = command.delivery_ids()
-        refused = []
-        for delivery_id in ids:
-            source = self._window.touch(delivery_id, now)
-            if source is None:
-                refused.append(delivery_id)
-            else:
-                acks.add("TOUCH", source, message_id(delivery_id))
-        self._remember(ids, refused)
-        self._answer_ack(command, refused)
-
-    def _remember(self, ids: list[str], refused: list[str]) -> None:
-        """Keep the answered *ids* to match what the broker may still refuse; ours only."""
-        if refused:
-            strangers = set(refused)
-            ids = [delivery_id for delivery_id in ids if delivery_id not in strangers]
-        self._answered.add(ids)
-
-    def _require_acks(self, command: CommandIn) -> None:
-        if self.options.finishes_by_itself:
-            text = f"this socket has ack=auto: the gateway finishes, {command.cmd} has no use"
-            raise InvalidRequest("E_INVALID", text)
-
-    def _answer_ack(self, command: CommandIn, refused: list[str]) -> None:
-        """Answer FIN, REQ or TOUCH: what was refused, or OK where the client gave a ref."""
-        if refused:
-            self._outbox.add_answer(not_in_flight(command, refused))
-        else:
-            self._answer_ok(command)
-
-    def _answer_ok(self, command: CommandIn) -> None:
-        if command.ref is not None:
-            self._outbox.add_answer(ResponseOut(command.cmd, command.ref, "OK"))
-
     def _set_ready(self, command: CommandIn, _acks: Acks, _now: float) -> None:
-        self._require_acks(command)
+        self._answering.require_acks(command)
         limit = self.options.max_in_flight_limit
         if command.count is None or not 0 <= command.count <= limit:
             text = f"RDY count is {command.count}; allowed: 0 to {limit} messages"
             raise InvalidRequest("E_INVALID", text)
         self._window.size = command.count
-        self._answer_ok(command)
+        self._answering.answer_ok(command)
 
     def _start_close(self, command: CommandIn, _acks: Acks, now: float) -> None:
         if self._endings.is_asked_by_client:
@@ -308,7 +238,55 @@ class Session:
         self._outbox.add_answer(answer)
 
     def _nop(self, command: CommandIn, _acks: Acks, _now: float) -> None:
-        self._answer_ok(command)
+        self._answering.answer_ok(command)
+
+    # AUTH
+
+    def want_auth(self, now: float) -> list[Action]:
+        """Learn that a broker wants a secret: use what the client gave, or wait for its AUTH."""
+        self._endings.broker_came()
+        secret = self._auth.want(now, is_subscribed=self._is_subscribed)
+        return [] if secret is None else [Authenticate(secret)]
+
+    def auth_failed(
+        self, code: str, message: str, reason: EndReason, *, retryable: bool = False
+    ) -> list[Action]:
+        """Tell the client why there is no subscription with its secret, and end."""
+        if self._is_ended:
+            return []
+        self._outbox.add_answer(self._auth.fail(code, message, retryable=retryable))
+        return self._end(reason)
+
+    def go_on(self, now: float) -> list[Action]:
+        """Carry out what stood behind AUTH in its frame, after the subscription with it."""
+        commands, self._behind_auth = self._behind_auth, iter(())
+        return self._obey(commands, now)
+
+    def _first(self, commands: Iterator[CommandIn | Unreadable], now: float) -> list[Action]:
+        """Take AUTH, and keep what stands behind it until it is answered."""
+        actions: list[Action] = []
+        for command in commands:
+            if command.cmd != "AUTH":
+                self._outbox.add_answer(auth_first(command))
+                return actions + self._end(EndReason.NO_AUTH)
+            actions += self._obey((command,), now)
+            if not self._auth.is_first:
+                self._behind_auth = commands
+            if self._is_ended or not self._auth.is_first:
+                break
+        return actions
+
+    def _authenticate(self, command: CommandIn, acks: Acks, _now: float) -> None:
+        secret = self._auth.give(command)
+        if secret is None:
+            self._answer_auth(None)
+        else:
+            acks.then(Authenticate(secret))
+
+    def _answer_auth(self, authorization: Authorization | None) -> None:
+        """Give the answer to AUTH when it is due."""
+        if (answer := self._auth.settle(authorization)) is not None:
+            self._outbox.add_answer(answer)
 
     # Time, and the end
 
@@ -351,6 +329,9 @@ class Session:
         self._window.expire(now)
         self._outbox.expire(now)
         actions = self._consequences([], now)
+        if self._auth.is_overdue(now) and not self._is_ended:
+            self._outbox.add_answer(auth_first(None))
+            actions += self._end(EndReason.NO_AUTH)
         reason = self._endings.due_reason(now)
         return actions if reason is None else actions + self._end(reason)
 
@@ -362,6 +343,7 @@ class Session:
             self._window.next_expiry(),
             self._outbox.next_expiry(),
             self._endings.next_moment(),
+            self._auth.next_moment(),
         )
         return min((moment for moment in due if moment is not None), default=None)
 

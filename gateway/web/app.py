@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +15,7 @@ from gateway.protocol.http_routes import ROUTES
 from gateway.protocol.wire import Limits
 from gateway.web.access import check_origin, request_id_of
 from gateway.web.answers import Answer, deny_websocket, send_answer, text_answer
+from gateway.web.credentials import AccessPolicy
 from gateway.web.faults import UPGRADE_REQUIRED, problem, render
 from gateway.web.publish import Publishes, PublishPlane
 from gateway.web.unrouted import answer_unrouted
@@ -38,6 +39,7 @@ class WebParts:
     """Takes the WebSocket scopes of /sub."""
     allow_origin: Collection[str] = ()
     """Pages, beside our own, that may post and subscribe: ``https://example.org``."""
+    access: AccessPolicy = field(default_factory=AccessPolicy)
 
 
 def create_app(parts: WebParts) -> ASGIApp:
@@ -49,7 +51,9 @@ class _PublicApp:
     """Sends each scope where it belongs; gives every request its id."""
 
     def __init__(self, parts: WebParts) -> None:
-        plane = PublishPlane(parts.publisher, parts.limits, allow_origin=parts.allow_origin)
+        plane = PublishPlane(
+            parts.publisher, parts.limits, allow_origin=parts.allow_origin, access=parts.access
+        )
         self._posts: dict[str, ASGIApp] = {"/pub": plane.pub, "/mpub": plane.mpub}
         self._subscribe = parts.subscribe
         self._allow_origin = parts.allow_origin

@@ -12,6 +12,7 @@ import enum
 import msgspec
 
 from gateway.errors import (
+    AuthRequired,
     BrokerRefused,
     BrokerUnreachable,
     Forbidden,
@@ -102,12 +103,22 @@ EXITING = Fault(
     retryable=True,
     retry_after_s=1,
 )
+DRAINING = Fault(503, "EXITING", CloseCode.RESTART, retryable=True, retry_after_s=1)
+"""The gateway itself is shutting down."""
+AUTH_REQUIRED = Fault(
+    401,
+    "AUTH_REQUIRED",
+    CloseCode.NO_AUTH,
+    "a secret is asked for and none was brought; nothing was done, send it as "
+    "Authorization: Bearer SECRET",
+)
 NOT_FOUND = Fault(404, "NOT_FOUND", CloseCode.BAD_REQUEST)
 METHOD_NOT_ALLOWED = Fault(405, "METHOD_NOT_ALLOWED", CloseCode.BAD_REQUEST)
 UPGRADE_REQUIRED = Fault(426, "UPGRADE_REQUIRED", CloseCode.BAD_REQUEST)
 
 FAULTS: dict[type[Exception], Fault] = {
     Forbidden: Fault(403, "FORBIDDEN", CloseCode.FORBIDDEN),
+    AuthRequired: AUTH_REQUIRED,
     Full: Fault(503, "FULL", CloseCode.FULL, retryable=True, retry_after_s=5),
     Overloaded: Fault(503, "OVERLOADED", CloseCode.FULL, retryable=True, retry_after_s=1),
     NoBroker: NO_BROKER,
@@ -136,7 +147,7 @@ REFUSALS: dict[tuple[str, str], Fault] = {
     # nsqd stores the messages of an MPUB one by one: a disk error leaves a part published.
     ("E_MPUB_FAILED", "exiting"): EXITING,
     ("E_MPUB_FAILED", ""): OUTCOME_UNKNOWN,
-    ("E_AUTH_FIRST", ""): Fault(401, "AUTH_FIRST", CloseCode.NO_AUTH),
+    ("E_AUTH_FIRST", ""): AUTH_REQUIRED,
     ("E_AUTH_FAILED", ""): Fault(403, "AUTH_FAILED", CloseCode.FORBIDDEN),
     ("E_UNAUTHORIZED", ""): Fault(403, "UNAUTHORIZED", CloseCode.FORBIDDEN),
 }
@@ -160,6 +171,18 @@ def fault_of(error: BaseException) -> Fault:
         if kind in FAULTS:
             return FAULTS[kind]
     return INTERNAL_ERROR
+
+
+def naming(error: BrokerRefused, topic: str, channel: str | None = None) -> BrokerRefused:
+    """
+    Return *error* with the names that it was about, where they are not in it.
+
+    nsqd names them when a secret is not good enough, and not when it is not known.
+    """
+    if not error.is_about_access or f'"{topic}"' in error.description:
+        return error
+    names = f'topic "{topic}"' if channel is None else f'topic "{topic}", channel "{channel}"'
+    return BrokerRefused(error.code, f"{error.description}; {names}")
 
 
 def problem(error: BaseException, request_id: str) -> Answer:

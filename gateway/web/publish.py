@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError
+from gateway.errors import BrokerRefused, GatewayError
 from gateway.protocol.http_api import (
     NSQ_HEADER,
     OK,
@@ -27,10 +27,12 @@ from gateway.protocol.http_api import (
     split_lines,
 )
 from gateway.protocol.wire import Limits
+from gateway.secret import Secret
 from gateway.telemetry import counter, get_logger
 from gateway.web.access import check_origin, chosen_request_id, new_request_id
 from gateway.web.answers import send_answer
-from gateway.web.faults import fault_of, problem
+from gateway.web.credentials import AccessPolicy, bearer_secret
+from gateway.web.faults import fault_of, naming, problem
 
 logger = get_logger()
 
@@ -42,16 +44,20 @@ _REQUESTS = counter(
 _OK_HEADERS = ((b"content-type", TEXT), (b"content-length", b"%d" % len(OK)), NSQ_HEADER)
 _OK_BODY = {"type": "http.response.body", "body": OK}
 
-_Work: TypeAlias = Callable[[Scope, Receive, int | None], Awaitable[bool]]
+_Work: TypeAlias = Callable[[Scope, Receive, int | None, Secret | None], Awaitable[bool]]
 
 
 class Publishes(Protocol):
     """What is needed of `gateway.client.publisher.Publisher`, whose errors it raises."""
 
-    async def publish(self, topic: str, body: bytes, *, defer_ms: int = 0) -> None:
+    async def publish(
+        self, topic: str, body: bytes, *, defer_ms: int = 0, secret: Secret | None = None
+    ) -> None:
         """Publish one message; an nsqd has answered OK when this returns."""
 
-    async def publish_many(self, topic: str, bodies: Sequence[bytes]) -> None:
+    async def publish_many(
+        self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
+    ) -> None:
         """Publish *bodies*, all or none."""
 
 
@@ -59,11 +65,17 @@ class PublishPlane:
     """The two ASGI applications that publish."""
 
     def __init__(
-        self, publisher: Publishes, limits: Limits, *, allow_origin: Collection[str] = ()
+        self,
+        publisher: Publishes,
+        limits: Limits,
+        *,
+        allow_origin: Collection[str] = (),
+        access: AccessPolicy | None = None,
     ) -> None:
         self._publisher = publisher
         self._limits = limits
         self._allow_origin = allow_origin
+        self._access = access or AccessPolicy()
         self._done = {path: _REQUESTS.labels(path, "OK") for path in ("/pub", "/mpub")}
 
     async def pub(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,11 +89,12 @@ class PublishPlane:
     async def _answer(self, work: _Work, scope: Scope, receive: Receive, send: Send) -> None:
         """Do *work*, which is False when the client has gone, and send what came out of it."""
         headers = scope["headers"]
-        request_id, size_bytes, has_origin = read_head(headers)
+        request_id, size_bytes, has_origin, authorization = read_head(headers)
         try:
             if has_origin:
                 check_origin(headers, self._allow_origin)
-            if not await work(scope, receive, size_bytes):
+            secret = self._access.secret_of(bearer_secret(authorization))
+            if not await work(scope, receive, size_bytes, secret):
                 return
         except Exception as error:
             if not isinstance(error, GatewayError):
@@ -99,7 +112,9 @@ class PublishPlane:
             )
             await send(_OK_BODY)
 
-    async def _pub(self, scope: Scope, receive: Receive, size_bytes: int | None) -> bool:
+    async def _pub(
+        self, scope: Scope, receive: Receive, size_bytes: int | None, secret: Secret | None
+    ) -> bool:
         limits = self._limits
         limit_bytes = limits.max_msg_size_bytes
         if size_bytes is not None:
@@ -112,10 +127,15 @@ class PublishPlane:
         query = parse_query(scope["query_string"])
         topic = require_topic(query)
         defer_ms = parse_defer_ms(query, max_ms=limits.max_req_timeout_ms)
-        await self._publisher.publish(topic, body, defer_ms=defer_ms)
+        try:
+            await self._publisher.publish(topic, body, defer_ms=defer_ms, secret=secret)
+        except BrokerRefused as error:
+            raise naming(error, topic) from None
         return True
 
-    async def _mpub(self, scope: Scope, receive: Receive, size_bytes: int | None) -> bool:
+    async def _mpub(
+        self, scope: Scope, receive: Receive, size_bytes: int | None, secret: Secret | None
+    ) -> bool:
         limits = self._limits
         limit_bytes = limits.max_body_size_bytes
         if size_bytes is not None:
@@ -130,19 +150,25 @@ class PublishPlane:
             bodies = split_binary(body, limits)
         else:
             bodies = split_lines(body, limits)
-        await self._publisher.publish_many(topic, bodies)
+        try:
+            await self._publisher.publish_many(topic, bodies, secret=secret)
+        except BrokerRefused as error:
+            raise naming(error, topic) from None
         return True
 
 
-def read_head(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int | None, bool]:
+def read_head(
+    headers: Iterable[tuple[bytes, bytes]],
+) -> tuple[str, int | None, bool, Sequence[bytes]]:
     """
-    Return the request id, Content-Length, and whether there is an Origin, in one go.
+    Return request id, Content-Length, whether there is an Origin, and Authorization, in one go.
 
     Content-Length is None when it is not told: the body comes in chunks.
     """
     request_id = None
     size_bytes = None
     has_origin = False
+    authorization: tuple[bytes, ...] = ()
     for name, value in headers:
         if name == b"content-length":
             # A server has refused what is no number; without one the body itself is counted.
@@ -151,7 +177,9 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int | None, 
             request_id = chosen_request_id(value)
         elif name == b"origin":
             has_origin = True
-    return request_id or new_request_id(), size_bytes, has_origin
+        elif name == b"authorization":
+            authorization = (*authorization, value)
+    return request_id or new_request_id(), size_bytes, has_origin, authorization
 
 
 async def read_body(receive: Receive, *, limit_bytes: int) -> bytes | None:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.client.connection import ConnectionOptions
+from gateway.client.lookup import Discovery
+from gateway.client.refusals import Refusals
 from gateway.client.subscription import SubscriptionOptions
-from gateway.errors import Full, GatewayError
-from gateway.protocol.identify import Offer
+from gateway.errors import AuthRequired, Full, GatewayError
 from gateway.protocol.wire import Limits
-from gateway.session.session import SessionOptions
+from gateway.secret import Secret
+from gateway.session.options import SessionOptions
 from gateway.telemetry import counter, gauge, get_logger
 from gateway.web.access import check_origin, request_id_of
-from gateway.web.answers import deny_websocket
-from gateway.web.faults import CloseCode, problem
+from gateway.web.answers import Answer, deny_websocket
+from gateway.web.credentials import (
+    AccessPolicy,
+    authorization_headers,
+    bearer_secret,
+    one_secret,
+    take_subprotocol_secret,
+)
+from gateway.web.faults import DRAINING, CloseCode, problem, render
+from gateway.web.membership import Common
+from gateway.web.recheck import Rechecks
 from gateway.web.subscribe_request import SubscribeRequest, parse_subscribe_request
-from gateway.web.subscriber_socket import SubscriberSocket
+from gateway.web.subscriber_socket import SocketOptions, SubscriberSocket
+from gateway.web.waiting_room import WaitingRoom
 
 logger = get_logger()
 
@@ -38,16 +50,18 @@ _OPEN_SOCKETS = gauge("sockets_open", "WebSocket subscribers that are connected.
 class SubscribeOptions:
     """The bounds of the subscribe plane; see `SessionOptions` for those of one socket."""
 
-    nsqd_addresses: Sequence[str]
+    discovery: Discovery
+    """Where nsqd is; whoever made it starts and stops it."""
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    """How every socket connects to nsqd; what its client asks for comes on top."""
     limits: Limits = field(default_factory=Limits)
     allow_origin: Collection[str] = ()
+    access: AccessPolicy = field(default_factory=AccessPolicy)
     max_sockets: int = 1_000
     max_in_flight_limit: int = 2_500
     socket_buffer_bytes: int = 8 * 1_048_576
     slow_consumer_s: float = 30.0
     broker_outage_s: float = 300.0
-    offer: Offer = field(default_factory=lambda: Offer(feature_negotiation=True))
-    """What every socket's connections ask of nsqd; what the client asks for comes on top."""
 
 
 class SubscribeEndpoint:
@@ -57,6 +71,13 @@ class SubscribeEndpoint:
         self._options = options
         self._sockets: set[SubscriberSocket] = set()
         self._opening = 0
+        self._common = Common(
+            discovery=options.discovery,
+            refusals=Refusals(),
+            rechecks=Rechecks(options.access.recheck_s, random=random.random),
+        )
+        share = options.access.waiting_share
+        self._waiting_room = WaitingRoom(max(1, int(options.max_sockets * share)))
         self._is_draining = False
         self._all_gone = asyncio.Event()
 
@@ -68,7 +89,7 @@ class SubscribeEndpoint:
             request, socket = await self._open(scope, receive, send)
         except GatewayError as error:
             logger.info("subscriber refused", request_id=request_id, reason=str(error))
-            await deny_websocket(scope, receive, send, problem(error, request_id))
+            await deny_websocket(scope, receive, send, self._refusal(error, request_id))
             return
         finally:
             self._opening -= 1
@@ -85,6 +106,8 @@ class SubscribeEndpoint:
             _CLOSED_SOCKETS.labels(_code_label(socket.close_code)).inc()
             if not self._sockets:
                 self._all_gone.set()
+            if socket.secret is not None:
+                log = log.bind(secret=socket.secret.fingerprint)
             log.info(
                 "subscriber disconnected",
                 close_code=int(socket.close_code),
@@ -101,20 +124,32 @@ class SubscribeEndpoint:
         if len(self._sockets) + self._opening > options.max_sockets:
             raise Full(f"{len(self._sockets)} sockets are open, the limit is {options.max_sockets}")
         check_origin(scope["headers"], options.allow_origin)
+        entry, subprotocols = take_subprotocol_secret(scope.get("subprotocols", ()))
+        brought = one_secret(bearer_secret(authorization_headers(scope["headers"])), entry)
         request = parse_subscribe_request(
             scope["query_string"],
-            scope.get("subprotocols", ()),
+            subprotocols,
             max_in_flight_limit=options.max_in_flight_limit,
             limits=options.limits,
         )
+        has_to_wait = False
+        secret = None
+        try:
+            secret = options.access.secret_of(brought)
+        except AuthRequired:
+            has_to_wait = True  # a browser can say it in a frame only
         socket = SubscriberSocket(
             scope,
             (receive, send),
-            self._session_options(request),
-            (options.nsqd_addresses, self._subscriber_options(request)),
+            self._socket_options(request, secret),
+            self._common,
+            self._waiting_room,
         )
         try:
-            await socket.open()
+            if has_to_wait:
+                socket.wait_for_auth()
+            else:
+                await socket.open(secret)
             # A drain that began meanwhile knows nothing of this socket.
             self._refuse_when_draining()
         except BaseException:
@@ -126,9 +161,14 @@ class SubscribeEndpoint:
         if self._is_draining:
             raise Full("this gateway is shutting down; connect again, to another one")
 
-    def _session_options(self, request: SubscribeRequest) -> SessionOptions:
+    def _refusal(self, error: GatewayError, request_id: str) -> Answer:
+        if self._is_draining and isinstance(error, Full):
+            return render(DRAINING, str(error), request_id)
+        return problem(error, request_id)
+
+    def _socket_options(self, request: SubscribeRequest, secret: Secret | None) -> SocketOptions:
         options = self._options
-        return SessionOptions(
+        session = SessionOptions(
             topic=request.topic,
             channel=request.channel,
             max_in_flight=request.max_in_flight,
@@ -138,19 +178,21 @@ class SubscribeEndpoint:
             buffer_bytes=options.socket_buffer_bytes,
             slow_consumer_s=options.slow_consumer_s,
             broker_outage_s=options.broker_outage_s,
+            has_secret=secret is not None,
         )
-
-    def _subscriber_options(self, request: SubscribeRequest) -> SubscriptionOptions:
         offer = msgspec.structs.replace(
-            self._options.offer,
+            options.connection.offer,
             output_buffer_timeout=OUTPUT_BUFFER_TIMEOUT_MS,
             msg_timeout=request.msg_timeout_ms,
             sample_rate=request.sample_rate,
         )
-        return SubscriptionOptions(
+        subscription = SubscriptionOptions(
             topic=request.topic,
             channel=request.channel,
-            connection=ConnectionOptions(offer=offer),
+            connection=replace(options.connection, offer=offer, secret=None),
+        )
+        return SocketOptions(
+            session=session, subscription=subscription, is_viewer=request.is_viewer
         )
 
     async def drain(self, window_s: float) -> int:

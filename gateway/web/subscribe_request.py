@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.http_api import (
@@ -22,6 +24,18 @@ DEFAULT_MAX_IN_FLIGHT = 10
 _MIN_MSG_TIMEOUT_MS = 1_000
 _MAX_SAMPLE_RATE = 99
 _RANDOM_NAME_BYTES = 16
+_PARAMETERS = (
+    "topic",
+    "channel",
+    "max_in_flight",
+    "msg_timeout_ms",
+    "ack",
+    "requeue_on_close_ms",
+    "max_attempts",
+    "sample_rate",
+)
+_SHOWN_NAME = 40
+"""Characters of an unknown parameter that come back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +44,8 @@ class SubscribeRequest:
 
     topic: str
     channel: str
+    is_viewer: bool
+    """Whether the client named no channel, so that it has one of its own."""
     max_in_flight: int
     msg_timeout_ms: int
     """0 is nsqd's default."""
@@ -51,6 +67,7 @@ def parse_subscribe_request(
         InvalidRequest: A value is missing, wrong or out of range; the text names all three.
     """
     query = parse_query(raw_query)
+    _refuse_unknown(raw_query)
     topic, channel = _names(query)
     sample_rate = _number(query, "sample_rate", default=0, bounds=(0, _MAX_SAMPLE_RATE))
     if sample_rate and not is_ephemeral(channel):
@@ -70,6 +87,7 @@ def parse_subscribe_request(
     return SubscribeRequest(
         topic=topic,
         channel=channel,
+        is_viewer=not has_channel,
         max_in_flight=_number(
             query,
             "max_in_flight",
@@ -84,6 +102,19 @@ def parse_subscribe_request(
         sample_rate=sample_rate,
         subprotocol=_subprotocol(subprotocols),
     )
+
+
+def _refuse_unknown(raw_query: bytes) -> None:
+    """Raise InvalidRequest for a name that is no parameter: a slip would change what is meant."""
+    for pair in raw_query.split(b"&"):
+        name = unquote_to_bytes(pair.partition(b"=")[0].replace(b"+", b" ")).decode("latin-1")
+        if pair and name not in _PARAMETERS:
+            shown = name[:_SHOWN_NAME]
+            near = difflib.get_close_matches(shown.lower(), _PARAMETERS, n=1, cutoff=0.5)
+            hint = f" did you mean {near[0]}?" if near else ""
+            known = ", ".join(_PARAMETERS)
+            text = f"there is no parameter {shown!r};{hint} known are {known}"
+            raise InvalidRequest("INVALID_ARG", text)
 
 
 def _names(query: Query) -> tuple[str, str]:

@@ -7,15 +7,17 @@ never closes by itself: such a socket has to be aborted. uvicorn takes the class
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.server import ServerProtocol
 
 from gateway.web.faults import CloseCode
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
-    from websockets.http11 import Request
+    from websockets.http11 import Request, Response
+    from websockets.typing import StatusLike
 
 ABORT_EXTENSION = "nsq_gateway.abort"
 """In the scope's extensions: a callable that ends the TCP connection at once."""
@@ -23,8 +25,28 @@ ABORT_EXTENSION = "nsq_gateway.abort"
 _CLOSE_GRACE_S = 1.0
 
 
+class _Handshake(ServerProtocol):
+    """Says what is wrong with a handshake, and does not repeat what may hold a secret."""
+
+    def reject(self, status: StatusLike, text: str) -> Response:
+        """Return the answer, without the subprotocols where they are no list of tokens."""
+        if "Sec-WebSocket-Protocol" in text:
+            text = "Failed to open a WebSocket connection: Sec-WebSocket-Protocol is malformed.\n"
+        return super().reject(status, text)
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Gives the application an abort, and a missed pong a close code of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(*args, **kwargs)
+        self.conn = _Handshake(
+            extensions=self.conn.available_extensions,
+            max_size=self.config.ws_max_size,
+            logger=self.logger,
+        )
+        # It would log every header and frame, and secrets are in both.
+        self.conn.debug = False
 
     def handle_connect(self, event: Request) -> None:
         """Put the abort beside uvicorn's own extensions; the application runs later."""

@@ -90,7 +90,7 @@ async def test_a_gateway_that_drains_takes_no_new_socket(
         await terminate(gateway, client)
         status, problem = await refusal(gateway.sub_url(topic, "c"))
 
-    assert (503, "FULL", True) == (status, problem["message"], problem["retryable"])
+    assert (503, "EXITING", True) == (status, problem["message"], problem["retryable"])
 
 
 async def test_answers_are_taken_while_a_gateway_drains(

@@ -281,3 +281,11 @@ def test_what_is_sent_is_of_three_types() -> None:
     )
 
     assert ["message", "response", "error"] == [each["type"] for each in lines(frame)]
+
+
+def test_a_command_does_not_show_its_secret() -> None:
+    """AUTH carries one, and an error text or a log could name the command."""
+    (auth,) = decode_frame('{"cmd":"AUTH","secret":"alice"}')
+
+    assert isinstance(auth, CommandIn)
+    assert ("alice", "CommandIn('AUTH')") == (auth.secret, repr(auth))

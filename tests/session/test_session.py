@@ -15,8 +15,9 @@ from gateway.session.actions import (
     Requeue,
     Touch,
 )
+from gateway.session.options import SessionOptions
 from gateway.session.patience import MAX_MISUSES
-from gateway.session.session import Session, SessionOptions
+from gateway.session.session import Session
 from gateway.session.window import MARGIN_S
 from tests.support.deliveries import (
     ANSWER,

@@ -20,7 +20,8 @@ from gateway.session.actions import (
     Requeue,
     ResumeReading,
 )
-from gateway.session.session import Session, SessionOptions
+from gateway.session.options import SessionOptions
+from gateway.session.session import Session
 from gateway.session.window import MARGIN_S
 from tests.support.deliveries import (
     ANSWER,

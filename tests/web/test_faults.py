@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gateway.errors import (
+    AuthRequired,
     BrokerRefused,
     BrokerUnreachable,
     Forbidden,
@@ -48,6 +49,7 @@ def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
         (InvalidRequest("MSG_TOO_BIG", ""), 413, "MSG_TOO_BIG", CloseCode.BAD_REQUEST),
         (InvalidRequest("INVALID_ARG_ACK", ""), 400, "INVALID_ARG_ACK", CloseCode.BAD_REQUEST),
         (Forbidden(), 403, "FORBIDDEN", CloseCode.FORBIDDEN),
+        (AuthRequired("nsqd at a:1"), 401, "AUTH_REQUIRED", CloseCode.NO_AUTH),
         (Full(), 503, "FULL", CloseCode.FULL),
         (Overloaded(waiting_bytes=2, limit_bytes=1), 503, "OVERLOADED", CloseCode.FULL),
         (NoBroker(), 503, "NO_BROKER", CloseCode.NO_BROKER),
@@ -85,7 +87,7 @@ def test_an_error_has_one_row(error: Exception, status: int, token: str, close: 
         ("E_MPUB_FAILED MPUB failed exiting", 503, "EXITING"),
         ("E_MPUB_FAILED MPUB failed disk full", 504, "OUTCOME_UNKNOWN"),
         ("E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 1", 503, "SUB_FAILED"),
-        ("E_AUTH_FIRST AUTH required before PUB", 401, "AUTH_FIRST"),
+        ("E_AUTH_FIRST AUTH required before PUB", 401, "AUTH_REQUIRED"),
         ("E_AUTH_FAILED AUTH failed", 403, "AUTH_FAILED"),
         ("E_UNAUTHORIZED AUTH failed for PUB on t", 403, "UNAUTHORIZED"),
         ("E_NEW something", 500, "INTERNAL_ERROR"),

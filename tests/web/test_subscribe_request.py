@@ -27,6 +27,7 @@ def test_a_channel_is_answered_by_the_client() -> None:
     expected = SubscribeRequest(
         topic="t",
         channel="c",
+        is_viewer=False,
         max_in_flight=10,
         msg_timeout_ms=0,
         finishes_by_itself=False,
@@ -43,6 +44,7 @@ def test_without_a_channel_the_gateway_finishes_on_one_of_its_own() -> None:
     request = parse("topic=t")
 
     assert request.finishes_by_itself
+    assert request.is_viewer
     assert re.fullmatch(r"gw\.[a-z2-7]{26}#ephemeral", request.channel)
 
 
@@ -65,7 +67,6 @@ def test_the_name_of_an_own_channel_is_new_each_time() -> None:
         ("topic=t&channel=c%23ephemeral&sample_rate=1", "sample_rate", 1),
         ("topic=t%23ephemeral&channel=c", "topic", "t#ephemeral"),
         ("topic=t&channel=c&max_attempts=0", "channel", "c"),
-        ("topic=t&channel=c&unknown=1", "channel", "c"),
         ("topic=t&topic=u&channel=c", "topic", "t"),
     ],
 )
@@ -106,6 +107,39 @@ def test_what_is_wrong_names_value_and_range(query: str, token: str, words: str)
 
     assert token == caught.value.token
     assert words in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "query,shown,near",
+    [
+        ("topic=t&chanel=c", "chanel", "channel"),
+        ("topic=t&Channel=c", "Channel", "channel"),
+        ("topic=t&max_inflight=5", "max_inflight", "max_in_flight"),
+        ("topic=t&msg_timeout=5", "msg_timeout", "msg_timeout_ms"),
+        ("topics=t", "topics", "topic"),
+        ("topic=t&ac%6B+=auto", "ack ", "ack"),
+        ("topic=t&=c", "", None),
+        ("topic=t&%ff=c", "\xff", None),
+        ("topic=t&token=abc", "token", None),
+    ],
+)
+def test_an_unknown_parameter_is_refused(query: str, shown: str, near: str | None) -> None:
+    """A slip in a name would quietly change what is meant; one that is near is named."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse(query)
+
+    assert "INVALID_ARG" == caught.value.token
+    hint = f" did you mean {near}?" if near else ""
+    assert f"no parameter {shown!r};{hint} known are topic, channel, " in caught.value.detail
+    assert "abc" not in caught.value.detail
+
+
+def test_of_a_long_unknown_parameter_the_beginning_is_shown() -> None:
+    """An answer is no copy of what came."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse("topic=t&" + "x" * 10_000)
+
+    assert len(caught.value.detail) < 250
 
 
 def test_the_ceiling_of_the_window_is_a_setting() -> None:
