@@ -7,32 +7,27 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO
 
 import click
 import uvloop
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings
 
 import gateway
-from gateway.errors import GatewayError, SettingsError
+from gateway.commands.flags import Command, ServerCommand, given, plain, settings_flags, shown
+from gateway.commands.pub import PubTask, run_pub
+from gateway.commands.sub import SubTask, run_sub
+from gateway.errors import GatewayError, SettingsError, StartError
 from gateway.service import BrokerService, Runnable, Service, run_until_signal
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_sources import (
-    CONFIG_VARIABLE,
-    flag_of,
-    load,
-    refusal,
-    variable_of,
-)
+from gateway.settings_commands import PubSettings, SubSettings
+from gateway.settings_sources import load
 from gateway.telemetry import configure_logging
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
-
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+STDIN, STDOUT = 0, 1
 
 _EPILOG = """\b
-Every setting: nsq-gateway serve --help, nsq-gateway broker --help, docs/configuration.md.
+Every setting: --help of the commands, docs/configuration.md.
 What is promised to clients: openapi.yaml (HTTP), docs/websocket.md (/sub).
 
 \b
@@ -40,6 +35,8 @@ Examples:
   nsq-gateway serve
   nsq-gateway serve --nsqd-tcp-address 127.0.0.1:4150 --nsqd-http-address 127.0.0.1:4151
   nsq-gateway broker -tcp-address=127.0.0.1:4150
+  echo hello | nsq-gateway pub greetings
+  nsq-gateway sub greetings readers
   NSQ_GATEWAY_LISTEN=127.0.0.1:9000 nsq-gateway settings
 
 Exit status: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
@@ -48,7 +45,37 @@ _SERVE_EPILOG = """\b
 Examples:
   nsq-gateway serve
   nsq-gateway serve --nsqd-tcp-address 127.0.0.1:4150 --nsqd-http-address 127.0.0.1:4151
-  nsq-gateway serve --listen 0.0.0.0:8080 --insecure --nsqd-tcp-address nsqd-1:4150,nsqd-2:4150"""
+  nsq-gateway serve --lookupd-http-address lookup-1:4161,lookup-2:4161
+  nsq-gateway serve --listen 0.0.0.0:8080 --require-auth --nsqd-tcp-address nsqd-1:4150 \\
+      --nsqd-tls-v1 --nsqd-tls-root-ca-file ca.pem"""
+
+_PUB_EPILOG = """\b
+Each line of standard input is one message; empty lines are skipped. One batch is on its way at a
+time, made of what had come meanwhile: messages keep their order. The first line that is not
+answered with OK ends the command and is named.
+
+\b
+Examples:
+  echo hello | nsq-gateway pub greetings
+  nsq-gateway pub orders --nsqd-tcp-address 127.0.0.1:4150 < orders.ndjson
+  tail -f app.log | nsq-gateway pub logs --lookupd-http-address lookup-1:4161,lookup-2:4161
+  nsq-gateway pub reminders --defer-ms 60000 --url https://gateway.example --auth-secret-file key
+
+Exit status: 0 every line is published, 1 one is not or may not be, 2 wrong use, 130 interrupted."""
+
+_SUB_EPILOG = """\b
+A message is finished once its line is written; what is not written goes back at once, whether a
+signal ends the command, its count, or a reader that has gone. Written is not read: a pipe holds
+some lines. A message whose body has newlines makes several lines: --json keeps it on one.
+
+\b
+Examples:
+  nsq-gateway sub greetings readers
+  nsq-gateway sub orders archive --nsqd-tcp-address 127.0.0.1:4150 >> orders.log
+  nsq-gateway sub orders 'tail#ephemeral' --lookupd-http-address lookup-1:4161 --json | jq .body
+  nsq-gateway sub orders billing -n 1 --url wss://gateway.example --auth-secret-file key
+
+Exit status: 0 done (count, reader gone, SIGTERM), 1 failed, 2 wrong use, 130 interrupted."""
 
 _BROKER_EPILOG = """\b
 Examples:
@@ -56,109 +83,96 @@ Examples:
   nsq-gateway broker -tcp-address=127.0.0.1:4150 -msg-timeout=30s"""
 
 
-def _double_dashes(args: list[str]) -> list[str]:
-    """Return *args* with nsqd's ``-flag`` spelled ``--flag``; ``-h`` is help, ``-50`` a value."""
-    spelled = []
-    for arg in args:
-        is_long = arg.startswith("-") and arg[1:2].isalpha() and len(arg) > len("-h")
-        spelled.append(f"-{arg}" if is_long else arg)
-    return spelled
-
-
-class _Command(click.Command):
-    """Says of an unknown flag whether it is for later, and which known one is most like it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read *args*; see `click.Command.parse_args`."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            reason = refusal(error.option_name.lstrip("-").replace("-", "_"))
-            if reason is None:
-                raise
-            raise SettingsError(error.option_name, "given", allowed=reason) from error
-
-
-def _settings_options(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
-    """Return a decorator that gives a command a flag for each setting of *kind*."""
-
-    def decorate(command: CommandT) -> CommandT:
-        for name, field in reversed(kind.model_fields.items()):
-            command = _option(name, field)(command)
-        return click.option(
-            "--config",
-            type=click.Path(path_type=Path),
-            envvar=CONFIG_VARIABLE,
-            help=f"A TOML file with settings. [{CONFIG_VARIABLE}]",
-        )(command)
-
-    return decorate
-
-
-def _option(name: str, field: FieldInfo) -> Callable[[CommandT], CommandT]:
-    text = f"{field.description} {describe(name, field)}"
-    if field.annotation is bool:
-        flags = f"{flag_of(name)}/--no-{name.replace('_', '-')}"
-        return click.option(flags, name, default=None, help=text)
-    is_list = isinstance(field.default, tuple)
-    return click.option(
-        flag_of(name), name, multiple=is_list, default=None, metavar="VALUE", help=text
-    )
-
-
-def describe(name: str, field: FieldInfo) -> str:
-    """Return default, range and environment variable of a setting, in brackets."""
-    extra = field.json_schema_extra
-    allowed = f"allowed: {extra['allowed']}; " if isinstance(extra, dict) else ""
-    default = shown(field.default)
-    return f"[default: {default}; {allowed}{variable_of(name)}]"
-
-
-def shown(value: object) -> str:
-    """Return a setting's value as it is written on the command line."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value not in (None, ())}
-
-
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gateway.__version__, prog_name="nsq-gateway")
 def commands() -> None:
-    """HTTP and WebSockets in front of NSQ, with an embedded broker."""
+    """HTTP and WebSockets in front of NSQ, with an embedded broker, and a client for the shell."""
 
 
-@commands.command(cls=_Command, epilog=_SERVE_EPILOG)
-@_settings_options(ServeSettings)
+@commands.command(cls=ServerCommand, epilog=_SERVE_EPILOG)
+@settings_flags(ServeSettings)
 def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """
     Start the gateway.
 
-    With no --nsqd-tcp-address it brings its own broker, whose messages live in memory. SIGTERM
-    drains: sockets are told and closed over --drain-window-s; a second one stops at once.
+    With neither --nsqd-tcp-address nor --lookupd-http-address it brings its own broker, whose
+    messages live in memory. SIGTERM drains: sockets are told and closed over --drain-window-s; a
+    second one stops at once.
     """
-    settings = load(ServeSettings, _given(flags), config).settings
+    settings = load(ServeSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
     _run(lambda: Service(settings))
 
 
-@commands.command(cls=_Command, epilog=_BROKER_EPILOG)
+@commands.command(cls=ServerCommand, epilog=_BROKER_EPILOG)
 @click.version_option(gateway.__version__, prog_name="nsq-gateway")
-@_settings_options(BrokerSettings)
+@settings_flags(BrokerSettings)
 def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """
     Start the embedded broker alone, in nsqd's place.
 
     Flags have nsqd's names, and may be spelled as nsqd takes them (-tcp-address=…).
     """
-    settings = load(BrokerSettings, _given(flags), config).settings
+    settings = load(BrokerSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
     _run(lambda: BrokerService(settings))
+
+
+@commands.command(cls=Command, epilog=_PUB_EPILOG)
+@click.argument("topic")
+@click.option(
+    "--defer-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="MS",
+    help="How long NSQ keeps each message back; they go one by one then. [default: 0]",
+)
+@settings_flags(PubSettings)
+def pub(topic: str, defer_ms: int, config: Path | None, **flags: Any) -> None:  # noqa: ANN401
+    """Publish lines of standard input to TOPIC, at a gateway or on nsqd."""
+    settings = load(PubSettings, given(flags), config).settings
+    configure_logging(settings.log_format, settings.log_level)
+    task = PubTask(
+        topic=topic, defer_ms=defer_ms, input=_opened(sys.stdin, STDIN), report=sys.stderr
+    )
+    if uvloop.run(run_pub(settings, task)) is not None:
+        sys.exit(INTERRUPTED)
+
+
+@commands.command(cls=Command, epilog=_SUB_EPILOG)
+@click.argument("topic")
+@click.argument("channel")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with id and more.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="End after N messages. [default: never]",
+)
+@settings_flags(SubSettings)
+def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
+    """Write messages of TOPIC to standard output, a line each, as a consumer of CHANNEL."""
+    topic, channel, count = (flags.pop(name) for name in ("topic", "channel", "count"))
+    settings = load(SubSettings, given(flags), config).settings
+    configure_logging(settings.log_format, settings.log_level)
+    task = SubTask(
+        topic=topic,
+        channel=channel,
+        as_json=as_json,
+        count=count,
+        output=_opened(sys.stdout, STDOUT),
+    )
+    if uvloop.run(run_sub(settings, task)) is signal.SIGINT:
+        sys.exit(INTERRUPTED)
+
+
+def _opened(stream: TextIO | None, descriptor: int) -> int:
+    """Return *descriptor*, which is free for any file where Python found its *stream* closed."""
+    if stream is None:
+        raise StartError(f"standard {'input' if descriptor == STDIN else 'output'} is closed")
+    return descriptor
 
 
 def _run(build: Callable[[], Runnable]) -> None:
@@ -169,13 +183,13 @@ def _run(build: Callable[[], Runnable]) -> None:
         sys.exit(INTERRUPTED)
 
 
-@commands.command(cls=_Command)
+@commands.command(cls=ServerCommand)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object in place of a table.")
-@_settings_options(ServeSettings)
+@settings_flags(ServeSettings)
 def settings(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
     """Show every setting of serve, its value, and where the value comes from."""
-    loaded = load(ServeSettings, _given(flags), config)
-    values = loaded.settings.model_dump()
+    loaded = load(ServeSettings, given(flags), config)
+    values = plain(loaded.settings)
     if as_json:
         rows = {
             name: {"value": value, "origin": loaded.origins[name]} for name, value in values.items()
@@ -189,9 +203,9 @@ def settings(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # no
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit; an error is one sentence and a status, never a traceback."""
-    given = list(sys.argv[1:] if args is None else args)
+    arguments = list(sys.argv[1:] if args is None else args)
     try:
-        commands(_double_dashes(given), prog_name="nsq-gateway")
+        commands(arguments, prog_name="nsq-gateway")
     except GatewayError as error:
         click.echo(f"nsq-gateway: {error}", err=True)
         sys.exit(WRONG_USE if isinstance(error, SettingsError) else FAILED)

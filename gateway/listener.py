@@ -47,8 +47,9 @@ class HttpListener:
     """
     One address; `bind`, then `start`, last `stop`.
 
-    *grace_s* is what answers that have begun get at the stop; *options* are uvicorn's, in place
-    of what is set here.
+    *name* is what people read, with the flag of the address where it has one, as in "the gateway
+    (--listen)". *grace_s* is what answers that have begun get at the stop; *options* are uvicorn's,
+    in place of what is set here.
     """
 
     def __init__(

@@ -9,38 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
-
-import httpx
 
 import gateway
 from gateway.broker.broker import Broker
 from gateway.broker.options import BrokerOptions
-from gateway.client.connection import ConnectionOptions
+from gateway.client.lookup import Discovery
 from gateway.client.publisher import Publisher, PublisherOptions
+from gateway.errors import StartError
 from gateway.listener import HttpListener
-from gateway.protocol.identify import Offer
+from gateway.nsqd_access import NsqdAccess, read_access
 from gateway.protocol.wire import Limits
 from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings_limits import broker_limits, learn_limits, settings_limits
 from gateway.telemetry import REGISTRY, get_logger, spawn
 from gateway.web.app import WebParts, create_app
+from gateway.web.credentials import AccessPolicy
 from gateway.web.health import ManagementApp, Phase
 from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
 from gateway.web.websocket_protocol import WebSocketProtocol
 
 logger = get_logger()
 
-_CONFIG_TIMEOUT_S = 2.0
 _DRAIN_GRACE_S = 10.0
 """What sockets get beyond the drain window: last frames, the close, leaving NSQ."""
 _HURRY_S = 2.0
 """What a stop gets after a second signal: enough to hand messages back, where nsqd answers."""
 _ANSWER_S = 1.0
 """What the answer to a publish gets beyond the publish timeout."""
-_NS_PER_MS = 1_000_000
 
 
 class Service:
@@ -50,7 +47,7 @@ class Service:
         self._settings = settings
         self._phase = Phase.STARTING
         self._public = HttpListener(
-            "the gateway",
+            "the gateway (--listen)",
             settings.listen,
             # A publish that has been taken is answered 200 or 504 by then, never cut before.
             grace_s=settings.publish_timeout_ms / 1_000 + _ANSWER_S,
@@ -60,8 +57,11 @@ class Service:
             ws_ping_timeout=settings.ping_timeout_s,
             ws_per_message_deflate=False,
         )
-        self._management = HttpListener("the management port", settings.management_listen)
+        self._management = HttpListener(
+            "the management port (--management-listen)", settings.management_listen
+        )
         self._broker: Broker | None = None
+        self._discovery: Discovery | None = None
         self._publisher: Publisher | None = None
         self._subscribe: SubscribeEndpoint | None = None
 
@@ -80,15 +80,19 @@ class Service:
         Start everything and return what to tell the person who started it, a line each.
 
         Raises:
+            SettingsError: A file that the settings name cannot be used.
             StartError: An address cannot be listened on; what had been started is stopped.
         """
         try:
-            # Both addresses first: what cannot be had should be known before anything runs.
+            # First what may not be had at all, before anything runs.
+            access = read_access(self._settings)
             self._public.bind()
             self._management.bind()
             await self._management.start(ManagementApp(lambda: self._phase, REGISTRY))
             nsqds, lines = await self._start_broker()
-            lines += await self._start_planes(nsqds)
+            self._discovery = Discovery(nsqds, access.lookup)
+            await self._discovery.start()
+            lines += await self._start_planes(self._discovery, access)
         except BaseException:
             await self.stop()
             raise
@@ -99,49 +103,41 @@ class Service:
         """Return the addresses of the nsqd to use, and a line that says which they are."""
         settings = self._settings
         if not settings.uses_embedded_broker:
-            nsqds = settings.nsqd_tcp_address
-            return nsqds, [f"nsq-gateway {gateway.__version__} with nsqd at {', '.join(nsqds)}"]
-        self._broker = Broker(
+            return settings.nsqd_tcp_address, [
+                f"nsq-gateway {gateway.__version__} {_where(settings)}"
+            ]
+        broker = Broker(
             BrokerOptions(
                 tcp_address=settings.broker_tcp_address,
                 http_address=settings.broker_http_address,
                 limits=settings_limits(settings),
             )
         )
-        await self._broker.start()
-        tcp, http = self._broker.tcp_address, self._broker.http_address
+        await _start_naming(broker, "--broker-tcp-address", "--broker-http-address")
+        self._broker = broker
+        tcp, http = broker.tcp_address, broker.http_address
         line = (
             f"nsq-gateway {gateway.__version__} with its embedded broker "
             f"(in memory; TCP {tcp}, HTTP {http})"
         )
         return [tcp], [line]
 
-    async def _start_planes(self, nsqds: Sequence[str]) -> list[str]:
+    async def _start_planes(self, discovery: Discovery, access: NsqdAccess) -> list[str]:
         """Start publishing and subscribing; return a line for each nsqd that is not there."""
         settings = self._settings
         limits, lines = await learn_limits(settings_limits(settings), settings.nsqd_http_address)
-        offer = Offer(
-            client_id="nsq-gateway",
-            hostname=socket.gethostname(),
-            user_agent=f"nsq-gateway/{gateway.__version__}",
-            feature_negotiation=True,
-            heartbeat_interval=settings.heartbeat_interval_ms,
+        self._publisher = self._new_publisher(discovery, limits, access)
+        lines += [f"{line}; trying again" for line in await self._publisher.start()]
+        if not _knows_any(discovery):
+            lines.append("no nsqd is known yet; publishes answer 503 until nsqlookupd names one")
+        policy = AccessPolicy(
+            require_auth=settings.require_auth,
+            anonymous_secret=access.secret if settings.auth_anonymous else None,
+            recheck_s=settings.auth_recheck_s,
         )
-        self._publisher = Publisher(
-            nsqds,
-            PublisherOptions(
-                connections_per_nsqd=settings.nsqd_connections,
-                timeout_ms=settings.publish_timeout_ms,
-                buffer_bytes=settings.publish_buffer_bytes,
-                limits=limits,
-                connection=ConnectionOptions(offer=offer),
-            ),
-        )
-        unreachable = await self._publisher.start()
-        lines += [f"{line}; trying again, publishes answer 503 meanwhile" for line in unreachable]
         self._subscribe = SubscribeEndpoint(
             SubscribeOptions(
-                nsqd_addresses=nsqds,
+                discovery=discovery,
                 limits=limits,
                 allow_origin=settings.allow_origin,
                 max_sockets=settings.max_sockets,
@@ -149,7 +145,8 @@ class Service:
                 socket_buffer_bytes=settings.socket_buffer_bytes,
                 slow_consumer_s=settings.slow_consumer_s,
                 broker_outage_s=settings.broker_outage_s,
-                offer=offer,
+                connection=access.connection,
+                access=policy,
             )
         )
         parts = WebParts(
@@ -157,9 +154,24 @@ class Service:
             limits=limits,
             subscribe=self._subscribe,
             allow_origin=settings.allow_origin,
+            access=policy,
         )
         await self._public.start(create_app(parts))
         return lines
+
+    def _new_publisher(self, discovery: Discovery, limits: Limits, access: NsqdAccess) -> Publisher:
+        settings = self._settings
+        return Publisher(
+            options=PublisherOptions(
+                connections_per_nsqd=settings.nsqd_connections,
+                timeout_ms=settings.publish_timeout_ms,
+                buffer_bytes=settings.publish_buffer_bytes,
+                max_secrets=settings.max_secrets,
+                limits=limits,
+                connection=access.connection,
+            ),
+            discovery=discovery,
+        )
 
     def _invitation(self) -> list[str]:
         where = self.address
@@ -189,6 +201,8 @@ class Service:
         await self._public.stop()
         if self._publisher is not None:
             await self._publisher.stop()
+        if self._discovery is not None:
+            await self._discovery.stop()
         if self._broker is not None:
             await self._broker.stop()
         await self._management.stop()
@@ -196,6 +210,8 @@ class Service:
     def abort(self) -> None:
         """Cut whoever is connected still."""
         self._public.abort()
+        if self._publisher is not None:
+            self._publisher.abort()
 
 
 class BrokerService:
@@ -217,7 +233,7 @@ class BrokerService:
 
     async def start(self) -> list[str]:
         """Start, and return what to tell the person who started it; raises StartError."""
-        await self._broker.start()
+        await _start_naming(self._broker, "--tcp-address", "--http-address")
         tcp, http = self._broker.tcp_address, self._broker.http_address
         return [
             f"nsq-gateway {gateway.__version__} broker (in memory): TCP {tcp}, HTTP {http}",
@@ -233,6 +249,33 @@ class BrokerService:
 
     def abort(self) -> None:
         """Nobody waits for long: the broker bounds its stop by itself."""
+
+
+async def _start_naming(broker: Broker, *flags: str) -> None:
+    """Start *broker*; a StartError names the *flags* that say where it listens."""
+    try:
+        await broker.start()
+    except StartError as error:
+        raise StartError(f"{error} with {' or '.join(flags)}") from error
+
+
+def _knows_any(discovery: Discovery) -> bool:
+    """Tell whether there is any nsqd to publish to, reachable or not."""
+    watch = discovery.watch_nodes(lambda _addresses: None)
+    try:
+        return bool(watch.addresses)
+    finally:
+        watch.close()
+
+
+def _where(settings: ServeSettings) -> str:
+    """Return in words where nsqd is looked for."""
+    places = []
+    if settings.nsqd_tcp_address:
+        places.append(f"with nsqd at {', '.join(settings.nsqd_tcp_address)}")
+    if settings.lookupd_http_address:
+        places.append(f"with what nsqlookupd knows at {', '.join(settings.lookupd_http_address)}")
+    return " and ".join(places)
 
 
 class Runnable(Protocol):
@@ -281,72 +324,3 @@ async def run_until_signal(part: Runnable, announce: Callable[[str], None]) -> s
         return first
     await stop
     return first
-
-
-def broker_limits(settings: BrokerSettings) -> Limits:
-    """Return the limits that the broker's settings name."""
-    return Limits(
-        max_msg_size_bytes=settings.max_msg_size,
-        max_body_size_bytes=settings.max_body_size,
-        max_req_timeout_ms=settings.max_req_timeout,
-        max_rdy_count=settings.max_rdy_count,
-        msg_timeout_ms=settings.msg_timeout,
-        max_msg_timeout_ms=settings.max_msg_timeout,
-        max_heartbeat_interval_ms=settings.max_heartbeat_interval,
-        max_output_buffer_size_bytes=settings.max_output_buffer_size,
-        max_output_buffer_timeout_ms=settings.max_output_buffer_timeout,
-    )
-
-
-def settings_limits(settings: ServeSettings) -> Limits:
-    """Return the limits that the settings name."""
-    return Limits(
-        max_msg_size_bytes=settings.max_msg_size,
-        max_body_size_bytes=settings.max_body_size,
-        max_req_timeout_ms=settings.max_req_timeout,
-    )
-
-
-async def learn_limits(
-    limits: Limits, nsqd_http_addresses: Sequence[str]
-) -> tuple[Limits, list[str]]:
-    """
-    Ask each nsqd for its limits over HTTP; the smallest of all hold, IDENTIFY does not tell them.
-
-    Returns the limits, and a line for each nsqd that did not answer: *limits* stand for it.
-    """
-    learned: list[Limits] = []
-    lines = []
-    # A proxy in the environment is for the world outside; nsqd is not there.
-    async with httpx.AsyncClient(timeout=_CONFIG_TIMEOUT_S, trust_env=False) as client:
-        for address in nsqd_http_addresses:
-            try:
-                msg, body, req = [
-                    int(
-                        (await client.get(f"http://{address}/config/{option}"))
-                        .raise_for_status()
-                        .text
-                    )
-                    for option in ("max_msg_size", "max_body_size", "max_req_timeout")
-                ]
-            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-                lines.append(f"nsqd at {address} does not tell its limits: {error!r}")
-                learned.append(limits)
-                continue
-            learned.append(
-                replace(
-                    limits,
-                    max_msg_size_bytes=msg,
-                    max_body_size_bytes=body,
-                    max_req_timeout_ms=req // _NS_PER_MS,
-                )
-            )
-    if not learned:
-        return limits, lines
-    smallest = replace(
-        limits,
-        max_msg_size_bytes=min(each.max_msg_size_bytes for each in learned),
-        max_body_size_bytes=min(each.max_body_size_bytes for each in learned),
-        max_req_timeout_ms=min(each.max_req_timeout_ms for each in learned),
-    )
-    return smallest, lines

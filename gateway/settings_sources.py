@@ -15,21 +15,24 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 
-from gateway.errors import SettingsError
-from gateway.settings import ENVIRONMENT_PREFIX, BrokerSettings, ServeSettings
+from gateway.errors import SettingRefused, SettingsError
+from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings_commands import PubSettings, SubSettings
+from gateway.settings_common import ENVIRONMENT_PREFIX, HiddenText, flag_of
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 _TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
+KINDS: tuple[type[BaseSettings], ...] = (ServeSettings, BrokerSettings, PubSettings, SubSettings)
+"""Those of every program: one environment and one file may serve them all."""
+
 LATER = {
-    "lookupd_http_address": "discovery by nsqlookupd",
-    "require_auth": "AUTH",
-    "auth_secret": "AUTH",
-    "auth_anonymous": "AUTH",
     "data_path": "a broker that keeps messages on disk",
     "lookupd_tcp_address": "registering with nsqlookupd",
     "broadcast_tcp_port": "registering with nsqlookupd",
@@ -139,7 +142,10 @@ def _from_file(kind: type[BaseSettings], config: Path | None) -> dict[str, Any]:
         raise SettingsError("config", str(config), allowed=allowed) from error
     except ValueError as error:
         raise SettingsError("config", str(config), allowed=f"TOML; {error}") from error
-    for name in given:
+    for name, value in given.items():
+        if isinstance(value, dict):
+            reason = "there are no tables here; write each setting as a line of its own, on top"
+            raise SettingRefused(f"[{name}] in {config}", reason)
         _require_known(name, name, where=f"in {config}")
     return given
 
@@ -153,12 +159,10 @@ def _from_environment(kind: type[BaseSettings]) -> dict[str, Any]:
 
 
 def _require_known(name: str, shown: str, *, where: str) -> None:
-    known = {*ServeSettings.model_fields, *BrokerSettings.model_fields, "config"}
-    if name in known:
-        return
-    if (reason := refusal(name)) is not None:
-        raise SettingsError(shown, where, allowed=reason)
-    raise SettingsError(shown, where, allowed=f"no such setting{nearest(name, known)}")
+    known = {"config"}.union(*(kind.model_fields for kind in KINDS))
+    if name not in known:
+        reason = refusal(name) or f"there is no such setting{nearest(name, known)}"
+        raise SettingRefused(f"{shown} {where}", reason)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -171,21 +175,20 @@ def _explained(
     kind: type[BaseSettings], error: ValidationError, origins: Mapping[str, str]
 ) -> SettingsError:
     """Return the first problem: name, source, value, what is allowed."""
-    first = error.errors()[0]
+    first: ErrorDetails = error.errors()[0]
     name = str(first["loc"][0])
-    extra = kind.model_fields[name].json_schema_extra
+    field = kind.model_fields[name]
+    extra = field.json_schema_extra
     allowed = str(extra["allowed"]) if isinstance(extra, dict) else ""
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         allowed = f"{allowed} ({reason})"
-    return SettingsError(f"{flag_of(name)} ({origins[name]})", first["input"], allowed=allowed)
+    where = f"{flag_of(name)} ({origins[name]})"
+    if is_hidden(field):
+        return SettingRefused(where, f"it cannot be used; allowed: {allowed}")
+    return SettingsError(where, first["input"], allowed=allowed)
 
 
-def flag_of(name: str) -> str:
-    """Return the flag of the setting *name*."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """Return the environment variable of the setting *name*."""
-    return ENVIRONMENT_PREFIX + name.upper()
+def is_hidden(field: FieldInfo) -> bool:
+    """Tell whether the value of a setting is a secret."""
+    return field.annotation == HiddenText | None

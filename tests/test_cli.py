@@ -7,6 +7,7 @@ import pytest
 
 import gateway
 from gateway.cli import main
+from gateway.secret import Secret
 from gateway.settings import ServeSettings
 from gateway.settings_sources import LATER, NSQD_ONLY
 from tools.document_settings import PAGE, page
@@ -24,8 +25,18 @@ def run(*args: str) -> int:
     [
         (["serve", "--max-sockets", "0"], 2, ["--max-sockets (flag)", "1 to 1 000 000"]),
         (["serve", "--max-socket", "1"], 2, ["--max-socket", "--max-sockets"]),
-        (["serve", "--require-auth"], 2, ["--require-auth", "not yet", "AUTH"]),
-        (["serve", "--lookupd-http-address", "a:1"], 2, ["not yet", "discovery by nsqlookupd"]),
+        (["serve", "--auth-http-address", "a:1"], 2, ["--auth-http-address", "not yet", "AUTH"]),
+        (["serve", "--auth-secret-file", "/nowhere"], 2, ["--auth-secret-file", "/nowhere"]),
+        (
+            ["serve", "--nsqd-tcp-address=a:1", "--nsqd-tls-v1", "--nsqd-tls-root-ca-file=/no"],
+            2,
+            ["nsqd_tls_root_ca_file", "/no", "PEM"],
+        ),
+        (["pub", "no topic"], 2, ["TOPIC", "'no topic'", "1 to 64"]),
+        (["sub", "t", ""], 2, ["CHANNEL", "''", "1 to 64"]),
+        (["sub", "t"], 2, ["CHANNEL"]),
+        (["sub", "t", "c", "-n", "0"], 2, ["--count", "0"]),
+        (["pub", "t", "--auth-secret", "x y"], 2, ["--auth-secret", "visible ASCII"]),
         (["serve", "--listen", "0.0.0.0:8080"], 2, ["not loopback", "--embedded-broker"]),
         (["serve", "--config", "/nowhere.toml"], 2, ["/nowhere.toml", "TOML file"]),
         (["broker", "-data-path=/tmp"], 2, ["--data-path", "not yet", "disk"]),
@@ -71,14 +82,14 @@ def test_broker_tells_its_version_as_nsqd_does(capsys: pytest.CaptureFixture[str
     assert gateway.__version__ in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["broker"]])
+@pytest.mark.parametrize("command", [[], ["serve"], ["broker"], ["pub"], ["sub"]])
 def test_help_has_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A line to copy says more than a list of flags."""
     assert 0 == run(*command, "--help")
     assert "Examples:\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["serve", "broker", "settings"])
+@pytest.mark.parametrize("command", ["serve", "broker", "settings", "pub"])
 def test_help_shows_default_range_and_variable(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +117,37 @@ def test_settings_tell_each_value_and_its_origin(
         (rows[name]["value"], rows[name]["origin"])
         for name in ("max_sockets", "slow_consumer_s", "nsqd_tcp_address", "log_level")
     ]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("secret", ["hunter2", "-hunter2", "--listen=hunter2"])
+def test_settings_hide_the_secret(
+    form: list[str],
+    secret: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A fingerprint tells whether it is the right one; a dash in front is a part of it."""
+    run("settings", *form, "--auth-secret", secret)
+    from_flag = capsys.readouterr().out
+    monkeypatch.setenv("NSQ_GATEWAY_AUTH_SECRET", secret)
+    run("settings", *form)
+    from_environment = capsys.readouterr().out
+
+    assert "hunter2" not in from_flag + from_environment
+    assert [True, True] == [
+        f"hidden ({Secret(secret.encode()).fingerprint})" in text
+        for text in (from_flag, from_environment)
+    ]
+
+
+def test_help_lists_what_is_a_commands_own_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """How nsqd is reached is the same for several."""
+    run("sub", "--help")
+
+    text = capsys.readouterr().out
+    order = ["Options:", "--count", "--url", "Reaching nsqd:", "--nsqd-tls-v1", "Logs", "--config"]
+    assert sorted(map(text.index, order)) == list(map(text.index, order))
 
 
 def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:

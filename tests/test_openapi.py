@@ -12,8 +12,10 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 
 from gateway.errors import (
+    AuthRequired,
     BrokerRefused,
     Forbidden,
+    Full,
     InvalidRequest,
     NoBroker,
     OutcomeUnknown,
@@ -73,7 +75,7 @@ def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> 
     faults = [INTERNAL_ERROR, *FAULTS.values(), *REFUSALS.values()]
     known = {(status, token) for token, status in HTTP_STATUS.items()}
     known |= {(fault.status, fault.token) for fault in faults}
-    known.add((200, "OK"))
+    known |= {(200, "OK"), (400, "INVALID_AUTHORIZATION")}
 
     assert set() == documented(method, path) - known
 
@@ -99,11 +101,13 @@ def test_a_word_stands_at_its_status(method: str, path: str) -> None:
 OUTCOMES = [
     None,
     Overloaded(waiting_bytes=67_108_865, limit_bytes=67_108_864),
+    Full(EXAMPLES["FULL"]["detail"]),
     NoBroker(),
+    AuthRequired("nsqd at 127.0.0.1:4150 asks for AUTH and there is no secret"),
     OutcomeUnknown(),
     BrokerRefused("E_PUB_FAILED", "PUB failed exiting"),
     BrokerRefused("E_AUTH_FIRST", "AUTH required before PUB"),
-    BrokerRefused("E_AUTH_FAILED", "AUTH failed"),
+    BrokerRefused("E_AUTH_FAILED", 'AUTH failed; topic "orders"'),
     BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for PUB on "orders" ""'),
     ValueError(),
 ]
@@ -130,13 +134,12 @@ async def nobody(*_: object) -> None:
     """Subscribe nobody."""
 
 
-async def answers(error: Exception | None, *, origin: str | None = None) -> list[httpx.Response]:
+async def answers(error: Exception | None, **headers: str) -> list[httpx.Response]:
     """Return what the app says to every request when publishing ends with *error*."""
     parts = WebParts(publisher=RecordingPublisher(error), limits=Limits(), subscribe=nobody)
     client = http_client(create_app(parts))
     client.headers["X-Request-Id"] = "3f6c0d1e9a7b4c52"
-    if origin:
-        client.headers["Origin"] = origin
+    client.headers.update(headers)
     return [await client.post(target, content=body) for target, body in REQUESTS]
 
 
@@ -145,6 +148,7 @@ async def test_what_the_app_says_is_what_the_contract_says() -> None:
     said: dict[str, set[tuple[int, str]]] = {"/pub": set(), "/mpub": set()}
     all_answers = [answer for error in OUTCOMES for answer in await answers(error)]
     all_answers += await answers(None, origin="https://example.org")
+    all_answers += await answers(None, authorization="Bearer")
     for answer in all_answers:
         token = "OK" if answer.status_code == 200 else answer.json()["message"]
         said[answer.url.path].add((answer.status_code, token))
@@ -189,7 +193,8 @@ def test_an_example_is_what_the_app_would_send(error: Exception) -> None:
 
 async def test_the_examples_of_bad_requests_are_what_the_app_sends() -> None:
     """Value, limit and unit are spelled in the contract as in the code."""
-    sent = [answer.json() for answer in await answers(None) if answer.status_code != 200]
+    bad = await answers(None) + await answers(None, authorization="Bearer")
+    sent = [answer.json() for answer in bad if answer.status_code != 200]
     # A line that is too big tells its number, which a single message does not have.
     documents = {json["message"]: json for json in reversed(sent)}
 

@@ -3,19 +3,20 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from gateway.errors import StartError
-from gateway.listener import HttpListener
-from gateway.protocol.wire import Limits
-from gateway.service import BrokerService, Service, learn_limits, run_until_signal
+import gateway
+from gateway.errors import SettingsError, StartError
+from gateway.service import BrokerService, Service, run_until_signal
 from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings_common import flag_of
 from gateway.telemetry import spawn
-from tests.support.nsqd import real_nsqd
+from tests.support.gateway import become
+from tests.support.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.programs import nsq_gateway
 
 FREE = "127.0.0.1:0"
@@ -80,8 +81,59 @@ async def test_an_nsqd_that_is_not_there_is_told_and_waited_for() -> None:
 
     assert f"with nsqd at {address}" in lines[0]
     assert lines[1].startswith(f"nsqd at {address}: ")
-    assert lines[1].endswith("trying again, publishes answer 503 meanwhile")
+    assert lines[1].endswith("; trying again")
     assert (200, 503, "NO_BROKER") == (ready, publish.status_code, publish.json()["message"])
+
+
+@pytest.mark.nsqd
+async def test_an_nsqd_that_nsqlookupd_names_later_is_published_to() -> None:
+    """With nsqlookupd alone serve starts without any nsqd, and is ready for the first one."""
+    async with real_nsqlookupd() as lookupd:
+        where = lookupd.http_address
+        service = Service(serve_settings(lookupd_http_address=where, lookupd_poll_interval_s=0.1))
+        lines = await service.start()
+        ready = await status_of(service.management_address, "/readyz")
+        url = f"http://{service.address}/pub?topic=t"
+        async with (
+            httpx.AsyncClient(trust_env=False) as client,
+            real_nsqd(f"--lookupd-tcp-address={lookupd.tcp_address}"),
+        ):
+
+            async def publish() -> int:
+                return (await client.post(url, content=b"x")).status_code
+
+            status = await become(publish, 200)
+            await service.stop()
+
+    assert [
+        f"nsq-gateway {gateway.__version__} with what nsqlookupd knows at {where}",
+        "no nsqd is known yet; publishes answer 503 until nsqlookupd names one",
+    ] == lines[:2]
+    assert (200, 200) == (ready, status)
+
+
+async def test_an_nsqlookupd_that_is_not_there_stops_nothing() -> None:
+    """Serve starts all the same, and asks again."""
+    async with taken_address() as address:
+        pass
+    service = Service(serve_settings(lookupd_http_address=address, nsqd_tcp_address=address))
+
+    lines = await service.start()
+    await service.stop()
+
+    assert f"with nsqd at {address} and with what nsqlookupd knows at {address}" in lines[0]
+    assert 1 == sum("listening on" in line for line in lines)
+
+
+async def test_a_secret_that_cannot_be_read_is_told_before_anything_listens() -> None:
+    """It is an error of the settings, whatever else would have failed."""
+    async with taken_address() as address:
+        service = Service(serve_settings(listen=address, auth_secret_file="/nowhere"))
+
+        with pytest.raises(SettingsError, match="--auth-secret-file"):
+            await service.start()
+
+    assert address == service.address
 
 
 async def test_ready_ends_with_the_drain_and_live_does_not() -> None:
@@ -106,8 +158,9 @@ async def test_a_start_that_fails_leaves_nothing_listening(setting: str) -> None
     async with taken_address() as address:
         service = Service(serve_settings(**{setting: address}))
 
-        with pytest.raises(StartError, match=f"cannot listen on {address}"):
+        with pytest.raises(StartError, match=f"cannot listen on {address}") as caught:
             await service.start()
+    assert flag_of(setting) in str(caught.value)
 
     for freed in (service.address, service.management_address):
         if freed != address and not freed.endswith(":0"):
@@ -123,10 +176,21 @@ async def test_two_listeners_on_one_address_do_not_start() -> None:
     service = Service(serve_settings(listen=address, management_listen=address))
 
     try:
-        with pytest.raises(StartError, match="the management port cannot listen on"):
+        with pytest.raises(
+            StartError, match=r"the management port \(--management-listen\) cannot listen on"
+        ):
             await service.start()
     finally:
         await service.stop()
+
+
+async def test_the_broker_names_its_flags_when_its_address_is_taken() -> None:
+    """They are nsqd's, and not those of serve."""
+    async with taken_address() as address:
+        service = BrokerService(BrokerSettings(tcp_address=address, http_address=FREE))
+
+        with pytest.raises(StartError, match="another address with --tcp-address or --http-addr"):
+            await service.start()
 
 
 class Stubborn:
@@ -190,53 +254,3 @@ async def test_the_exit_status_tells_how_it_ended(number: signal.Signals, status
         program.signal(number)
 
         assert status == await program.ended()
-
-
-@pytest.mark.nsqd
-async def test_limits_are_the_smallest_of_all_nsqd() -> None:
-    """What one of them refuses, no publish may hold."""
-    async with (
-        real_nsqd("--max-msg-size=1000", "--max-req-timeout=2h") as one,
-        real_nsqd("--max-body-size=5000") as other,
-    ):
-        limits, lines = await learn_limits(Limits(), [one.http_address, other.http_address])
-
-    assert (1_000, 5_000, 3_600_000, []) == (
-        limits.max_msg_size_bytes,
-        limits.max_body_size_bytes,
-        limits.max_req_timeout_ms,
-        lines,
-    )
-
-
-async def test_limits_are_asked_of_nsqd_and_not_of_a_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A proxy in the environment is for the world outside."""
-
-    async def seven(
-        _scope: object, _receive: object, send: Callable[[object], Awaitable[None]]
-    ) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"7000000"})
-
-    async with taken_address() as proxy:
-        monkeypatch.setenv("HTTP_PROXY", f"http://{proxy}")
-        nsqd = HttpListener("nsqd", FREE)
-        await nsqd.start(seven)
-        limits, lines = await learn_limits(Limits(), [nsqd.address])
-        await nsqd.stop()
-
-    assert (7_000_000, 7, []) == (limits.max_msg_size_bytes, limits.max_req_timeout_ms, lines)
-
-
-async def test_limits_that_are_not_told_are_those_of_the_settings() -> None:
-    """A line says which nsqd did not answer."""
-    async with taken_address() as address:
-        pass
-
-    limits, lines = await learn_limits(Limits(max_msg_size_bytes=7), [address])
-
-    assert Limits(max_msg_size_bytes=7) == limits
-    assert 1 == len(lines)
-    assert lines[0].startswith(f"nsqd at {address} does not tell its limits")

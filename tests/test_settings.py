@@ -3,32 +3,11 @@
 from typing import Any
 
 import pytest
+from pydantic_settings import BaseSettings
 
 from gateway.errors import SettingsError
-from gateway.settings import BrokerSettings, ServeSettings, parse_duration_ms
-from gateway.settings_sources import load
-
-
-@pytest.mark.parametrize(
-    "text,expected",
-    [
-        ("60s", 60_000),
-        ("1h0m", 3_600_000),
-        ("1h30m", 5_400_000),
-        ("250ms", 250),
-        ("1.5s", 1_500),
-        ("2000000us", 2_000),
-        ("1500000µs", 1_500),
-        ("1000000000ns", 1_000),
-        ("60000", "60000"),
-        ("s", "s"),
-        ("1 s", "1 s"),
-        (7, 7),
-    ],
-)
-def test_a_duration_is_spelled_as_in_go(text: object, expected: object) -> None:
-    """A Go duration becomes milliseconds; anything else is left for the next check."""
-    assert expected == parse_duration_ms(text)
+from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings_sources import KINDS, load
 
 
 @pytest.mark.parametrize(
@@ -39,16 +18,33 @@ def test_a_duration_is_spelled_as_in_go(text: object, expected: object) -> None:
             ["--max-in-flight-limit", "flag", "'2501'", "1 to 2 500"],
         ),
         ({"publish_timeout_ms": "0"}, ["--publish-timeout-ms", "'0'", "1 to 600 000 ms"]),
-        ({"max_req_timeout": "soon"}, ["--max-req-timeout", "'soon'", "0 to 86 400 000 ms"]),
+        (
+            {"max_req_timeout": "soon"},
+            ["--max-req-timeout", "'soon'", "0 to 86 400 000 ms", "1h30m"],
+        ),
         ({"listen": "8080"}, ["--listen", "'8080'", "host:port"]),
         ({"nsqd_tcp_address": ("a:1", "b")}, ["--nsqd-tcp-address", "'b'", "host:port"]),
         ({"allow_origin": "https://a/b"}, ["--allow-origin", "https://a/b", "without a path"]),
         ({"log_level": "loud"}, ["--log-level", "'loud'", "debug, info, warning, error"]),
+        ({"nsqd_tcp_address": "a:0"}, ["--nsqd-tcp-address", "'a:0'", "nobody answers"]),
+        ({"lookupd_http_address": "b"}, ["--lookupd-http-address", "'b'", "host:port"]),
         ({"nsqd_http_address": "a:1"}, ["--nsqd-tcp-address", "--nsqd-http-address"]),
+        ({"max_sockets": True}, ["--max-sockets", "True", "1 to 1 000 000", "switches"]),
+        ({"publish_timeout_ms": False}, ["--publish-timeout-ms", "False", "switches"]),
         ({"listen": "0.0.0.0:1"}, ["--listen 0.0.0.0:1", "--embedded-broker"]),
         (
             {"listen": "0.0.0.0:1", "nsqd_tcp_address": "a:1"},
-            ["--listen", "'0.0.0.0:1'", "--insecure"],
+            ["--listen 0.0.0.0:1", "--require-auth", "--insecure"],
+        ),
+        (
+            {"listen": "0.0.0.0:1", "embedded_broker": True, "require_auth": True},
+            ["--listen 0.0.0.0:1", "--require-auth", "takes any secret", "--insecure"],
+        ),
+        ({"nsqd_tls_v1": True}, ["--nsqd-tls-v1", "embedded broker", "--nsqd-tcp-address"]),
+        ({"auth_anonymous": True}, ["--auth-anonymous", "--auth-secret", "--auth-secret-file"]),
+        (
+            {"auth_anonymous": True, "auth_secret": "x", "require_auth": True},
+            ["--auth-anonymous", "--require-auth"],
         ),
     ],
 )
@@ -67,6 +63,8 @@ def test_a_wrong_value_names_setting_source_value_and_range(
     [
         {"listen": "0.0.0.0:1", "embedded_broker": True, "insecure": True},
         {"listen": "0.0.0.0:1", "nsqd_tcp_address": "a:1", "insecure": True},
+        {"listen": "0.0.0.0:1", "nsqd_tcp_address": "a:1", "require_auth": True},
+        {"listen": "0.0.0.0:1", "lookupd_http_address": "a:1", "require_auth": True},
         {"listen": "[::1]:1"},
     ],
 )
@@ -82,18 +80,19 @@ def test_lists_are_split_at_commas_wherever_they_come_from() -> None:
     assert ("a:1", "b:2", "c:3") == loaded.settings.nsqd_tcp_address
 
 
-def test_the_embedded_broker_is_used_when_no_nsqd_is_named() -> None:
-    """Naming one nsqd is enough to start none."""
-    with_none = load(ServeSettings, {}).settings
-    with_one = load(ServeSettings, {"nsqd_tcp_address": "a:1"}).settings
-
-    assert (True, False) == (with_none.uses_embedded_broker, with_one.uses_embedded_broker)
-
-
-@pytest.mark.parametrize("kind", [ServeSettings, BrokerSettings])
-def test_every_setting_says_what_it_is_for_and_what_is_allowed(
-    kind: type[ServeSettings | BrokerSettings],
+@pytest.mark.parametrize(
+    "flags,expected",
+    [({}, True), ({"nsqd_tcp_address": "a:1"}, False), ({"lookupd_http_address": "a:1"}, False)],
+)
+def test_the_embedded_broker_is_used_when_no_nsqd_is_named(
+    flags: dict[str, Any], *, expected: bool
 ) -> None:
+    """Naming one nsqd, or one nsqlookupd, is enough to start none."""
+    assert expected is load(ServeSettings, flags).settings.uses_embedded_broker
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_says_what_it_is_for_and_what_is_allowed(kind: type[BaseSettings]) -> None:
     """--help and the page of settings have nothing else to draw on."""
     without = [
         name
@@ -104,8 +103,8 @@ def test_every_setting_says_what_it_is_for_and_what_is_allowed(
     assert [] == without
 
 
-@pytest.mark.parametrize("kind", [ServeSettings, BrokerSettings])
-def test_every_default_is_allowed(kind: type[ServeSettings | BrokerSettings]) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_default_is_allowed(kind: type[BaseSettings]) -> None:
     """The defaults, given as flags, are taken."""
     defaults = {
         name: field.default
@@ -114,3 +113,10 @@ def test_every_default_is_allowed(kind: type[ServeSettings | BrokerSettings]) ->
     }
 
     assert load(kind, {}).settings == load(kind, defaults).settings
+
+
+def test_the_durations_of_nsqd_are_kept_in_milliseconds() -> None:
+    """As its own flags spell them, or as a number."""
+    settings = load(BrokerSettings, {"msg_timeout": "1m30s", "max_msg_timeout": "120000"}).settings
+
+    assert (90_000, 120_000) == (settings.msg_timeout, settings.max_msg_timeout)

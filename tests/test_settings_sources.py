@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import SettingsError
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_sources import LATER, NSQD_ONLY, flag_of, load, refusal, variable_of
+from gateway.settings_sources import KINDS, LATER, NSQD_ONLY, load, refusal
 from tests.support.nsqd import nsqd_binary
 
 
@@ -67,7 +67,28 @@ def test_an_unknown_key_of_the_file_names_the_nearest_setting(tmp_path: Path) ->
     path = tmp_path / "gateway.toml"
     path.write_text("max_socket = 3\n")
 
-    with pytest.raises(SettingsError, match=r"max_socket .*did you mean max_sockets"):
+    with pytest.raises(
+        SettingsError,
+        match=r"^max_socket in .*: there is no such setting; did you mean max_sockets",
+    ):
+        load(ServeSettings, {}, path)
+
+
+def test_a_table_in_the_file_is_refused_as_such(tmp_path: Path) -> None:
+    """Its name is no slip of the pen for a setting."""
+    path = tmp_path / "gateway.toml"
+    path.write_text("[serve]\nmax_sockets = 3\n")
+
+    with pytest.raises(SettingsError, match=r"^\[serve\] in .*: there are no tables here"):
+        load(ServeSettings, {}, path)
+
+
+def test_true_in_the_file_is_no_number(tmp_path: Path) -> None:
+    """Python would count it as 1."""
+    path = tmp_path / "gateway.toml"
+    path.write_text("max_sockets = true\n")
+
+    with pytest.raises(SettingsError, match=r"--max-sockets \(file\) is True; allowed: 1 to"):
         load(ServeSettings, {}, path)
 
 
@@ -81,15 +102,16 @@ def test_an_unknown_variable_names_the_nearest_setting(monkeypatch: pytest.Monke
 
 def test_a_setting_of_a_later_version_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """To ignore a wish for AUTH in silence would be worse than to refuse it."""
-    monkeypatch.setenv("NSQ_GATEWAY_REQUIRE_AUTH", "true")
+    monkeypatch.setenv("NSQ_GATEWAY_AUTH_HTTP_ADDRESS", "a:1")
 
-    with pytest.raises(SettingsError, match="not yet: AUTH is for a later version"):
+    with pytest.raises(SettingsError, match="in the environment: not yet: AUTH is for a later"):
         load(ServeSettings, {})
 
 
 def test_settings_of_the_other_command_may_stand_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """One environment can serve both commands."""
     monkeypatch.setenv("NSQ_GATEWAY_MEM_QUEUE_SIZE", "5")
+    monkeypatch.setenv("NSQ_GATEWAY_URL", "http://a:1")
 
     assert (5, 1_000) == (
         load(BrokerSettings, {}).settings.mem_queue_size,
@@ -146,14 +168,6 @@ async def test_every_option_of_nsqd_is_a_setting_or_refused_with_a_reason() -> N
 
 def test_what_is_refused_is_no_setting() -> None:
     """A setting that has come is no longer refused."""
-    settings = {*ServeSettings.model_fields, *BrokerSettings.model_fields}
+    settings = {name for kind in KINDS for name in kind.model_fields}
 
     assert set() == settings & {*LATER, *NSQD_ONLY}
-
-
-def test_one_name_has_three_forms() -> None:
-    """Flag and variable are made from the name."""
-    assert ("--max-sockets", "NSQ_GATEWAY_MAX_SOCKETS") == (
-        flag_of("max_sockets"),
-        variable_of("max_sockets"),
-    )

@@ -1,0 +1,1 @@
+"""What the command line runs beside the servers: publishing and subscribing from a shell."""

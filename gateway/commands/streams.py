@@ -1,0 +1,161 @@
+"""
+Standard input and output beside an event loop: what blocks there never stops the loop.
+
+A pipe may stand still for ever: nobody writes, or nobody reads (`sub | less`). Heartbeats go on
+meanwhile, and the process can end at any time, for it does not wait for the thread that blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import queue
+import select
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+_READ_BYTES = 1_048_576
+
+_Call: TypeAlias = tuple[Callable[[], object], "asyncio.Future[object]"]
+
+
+class BlockingCalls:
+    """Makes calls one after the other in a thread of its own, which ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, call: Callable[[], object]) -> asyncio.Future[object]:
+        """Make *call* when those before it are done; the future has what it returns or raises."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        self._calls.put((call, future))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            call, future = self._calls.get()
+            try:
+                result, error = call(), None
+            except Exception as raised:  # noqa: BLE001 - the caller gets it
+                result, error = None, raised
+            # The loop may be closed by now: then nobody waits.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[object], result: object, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class InputStream:
+    """What a file descriptor holds, piece by piece; one piece is read ahead."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._calls = BlockingCalls("read")
+        self._next = self._calls.submit(self._read)
+
+    async def read(self, until: asyncio.Future[Any]) -> bytes | None:
+        """Return what is there, at the end nothing, None when *until* is done; raises OSError."""
+        await asyncio.wait({self._next, until}, return_when=asyncio.FIRST_COMPLETED)
+        if until.done():
+            return None
+        data = self._next.result()
+        assert isinstance(data, bytes)  # noqa: S101 - `_read` gives nothing else
+        if data:
+            self._next = self._calls.submit(self._read)
+        return data
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._descriptor, _READ_BYTES)
+            except BlockingIOError:
+                select.select([self._descriptor], [], [])
+
+
+class Lines:
+    """Cuts a stream into lines, numbered from 1; those that are empty are left out."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._rest = b""
+        self._count = 0
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """
+        Return the lines that *data* completes, each with its number; no data ends the last one.
+
+        A line that has outgrown the limit is not waited for: its beginning is a line already.
+        """
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if not data or len(self._rest) > self._max_bytes:
+            whole.append(self._rest)
+            self._rest = b""
+        numbered = list(enumerate(whole, self._count + 1))
+        self._count += len(whole)
+        return [(number, line) for number, line in numbered if line]
+
+
+class OutputStream:
+    """Writes lines to a file descriptor, without a buffer between."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._calls = BlockingCalls("write")
+        self.reader_gone = BlockingCalls("watch the reader").submit(
+            partial(_wait_for_reader_gone, descriptor)
+        )
+        """Done when the other end of a pipe is closed, though nothing is written; else never."""
+
+    async def write(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+        """
+        Write *lines*, which have their newlines, and return how many are out whole.
+
+        The error, if there is one, says why the others are not. May be cancelled; what is
+        written then is not known.
+        """
+        outcome = await self._calls.submit(partial(_write_all, self._descriptor, lines))
+        assert isinstance(outcome, tuple)  # noqa: S101 - `_write_all` gives nothing else
+        return outcome
+
+
+def _write_all(descriptor: int, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+    left = memoryview(b"".join(lines))
+    size_bytes = len(left)
+    try:
+        while left:
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:
+                select.select([], [descriptor], [])
+    except OSError as error:
+        written_bytes = size_bytes - len(left)
+        ends = accumulate(map(len, lines))
+        return sum(end <= written_bytes for end in ends), error
+    return len(lines), None
+
+
+def _wait_for_reader_gone(descriptor: int) -> None:
+    """Return when the other end is closed; for a file or a terminal that may be never."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are told in any case
+    while not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll()):
+        pass
+
+
+def reader_is_gone(error: OSError) -> bool:
+    """Tell whether nobody reads what we write any more; that is how `head` ends a pipe."""
+    return error.errno in (errno.EPIPE, errno.ECONNRESET)

@@ -1,0 +1,98 @@
+"""The settings of the commands that talk to a gateway or to nsqd from a shell: `pub` and `sub`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator
+
+from gateway.settings_common import LimitSettings, number, setting
+from gateway.settings_nsqd import NsqdSettings
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+_URL = re.compile(r"(?:http|ws)(s?)://([^/\s?#@]+)(/[^\s?#]*)?")
+
+
+def _checked_url(value: str) -> str:
+    """Return *value* with http for ws, which means the same, and without a last slash."""
+    found = _URL.fullmatch(value)
+    if found is None:
+        raise ValueError("a URL is http://host:port or ws://host:port, without a query")
+    return f"http{found[1]}://{found[2]}{found[3] or ''}".rstrip("/")
+
+
+Url: TypeAlias = Annotated[str, AfterValidator(_checked_url)]
+
+
+class CommandSettings(NsqdSettings):
+    """What both commands have."""
+
+    url: Url | None = setting(
+        None,
+        f"A gateway, in place of the addresses of nsqd; without either it is {DEFAULT_URL}.",
+        "http://host:port, https://…, ws://…, wss://…",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "warning", "The least that is logged.", "debug, info, warning, error"
+    )
+
+    @property
+    def gateway_url(self) -> str | None:
+        """The gateway to talk to (http…); None: it is nsqd."""
+        if self.url is None and self.names_an_nsqd:
+            return None
+        return self.url or DEFAULT_URL
+
+
+class PubSettings(CommandSettings, LimitSettings):
+    """The settings of `nsq-gateway pub`."""
+
+    publish_timeout_ms: int = number(
+        5_000, "Time from a publish to its answer.", (1, 600_000), "ms"
+    )
+
+
+class SubSettings(CommandSettings):
+    """The settings of `nsq-gateway sub`; the names are go-nsq's."""
+
+    max_in_flight: int = number(
+        200, "Messages that may be on their way here at a time.", (1, 65_536), "messages"
+    )
+    msg_timeout_ms: int = number(
+        0,
+        "Time to write a message before NSQ gives it to somebody again; 0 is nsqd's own.",
+        (0, 900_000),
+        "ms",
+    )
+    sample_rate: int = number(
+        0,
+        "Share of the messages to get, 0 is all; the others are gone for the whole channel.",
+        (0, 99),
+        "percent",
+    )
+    output_buffer_size: int = number(
+        0,
+        "What nsqd gathers before it sends; 0 is nsqd's own, -1 sends each message at once.",
+        (-1, 65_536),
+        "bytes",
+    )
+    output_buffer_timeout_ms: int = number(
+        25, "How long nsqd gathers; 0 is nsqd's own.", (0, 30_000), "ms"
+    )
+    low_rdy_idle_timeout_s: float = number(
+        10,
+        "With more nsqds than --max-in-flight: an idle one gives up its turn after so long.",
+        (1, 300),
+        "s",
+    )
+    low_rdy_timeout_s: float = number(
+        30, "With more nsqds than --max-in-flight: how long a turn lasts.", (1, 300), "s"
+    )
+    rdy_redistribute_interval_s: float = number(
+        5,
+        "With more nsqds than --max-in-flight: time between two looks at whose turn it is.",
+        (0.001, 5),
+        "s",
+    )

@@ -1,0 +1,132 @@
+"""Standard input and output beside an event loop: cut into lines, never in its way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.commands.streams import InputStream, Lines, OutputStream, reader_is_gone
+
+BLOCK = 65_536
+"""What a pipe holds on Linux."""
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Return the reading and the writing end of a pipe."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with contextlib.suppress(OSError):  # closed by the test
+            os.close(end)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 64])
+def test_lines_do_not_depend_on_how_the_input_is_cut(step: int) -> None:
+    """Numbers count every line, empty ones too; the last one needs no newline."""
+    text = b"one\n\nthree \r\n\xff\n\nlast"
+    lines = Lines(max_bytes=100)
+
+    found = []
+    for start in range(0, len(text), step):
+        found += lines.feed(text[start : start + step])
+    found += lines.feed(b"")
+
+    assert [(1, b"one"), (3, b"three \r"), (4, b"\xff"), (6, b"last")] == found
+
+
+def test_an_input_that_ends_with_a_newline_has_no_line_behind_it() -> None:
+    """As every text file does."""
+    lines = Lines(max_bytes=100)
+
+    assert ([(1, b"one")], []) == (lines.feed(b"one\n"), lines.feed(b""))
+
+
+def test_a_line_that_outgrows_the_limit_is_not_waited_for() -> None:
+    """Its beginning is given, longer than the limit: nothing more of it is gathered."""
+    lines = Lines(max_bytes=4)
+
+    assert [(1, b"ab")] == lines.feed(b"ab\nabcd")
+    assert [(2, b"abcde")] == lines.feed(b"e")
+
+
+async def test_input_comes_as_it_is_there_and_ends_empty(pipe: tuple[int, int]) -> None:
+    """A piece is what was written, the end is no piece."""
+    reading, writing = pipe
+    stream = InputStream(reading)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    os.write(writing, b"one\n")
+    first = await stream.read(until=never)
+    os.close(writing)
+
+    assert (b"one\n", b"", b"") == (
+        first,
+        await stream.read(until=never),
+        await stream.read(until=never),
+    )
+
+
+async def test_an_input_that_stands_still_is_left_when_told(pipe: tuple[int, int]) -> None:
+    """Nobody waits for the thread that blocks."""
+    stream = InputStream(pipe[0])
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    told.set_result(None)
+
+    assert None is await stream.read(until=told)
+
+
+async def test_a_reader_that_is_slow_does_not_stop_the_loop(pipe: tuple[int, int]) -> None:
+    """The write is under way while other things happen."""
+    reading, writing = pipe
+    stream = OutputStream(writing)
+    lines = [b"x" * (BLOCK - 1) + b"\n"] * 3
+
+    write = asyncio.ensure_future(stream.write(lines))
+    received = b""
+    while len(received) < 3 * BLOCK:
+        received += await asyncio.to_thread(os.read, reading, BLOCK)
+
+    assert (b"".join(lines), (3, None)) == (received, await write)
+
+
+async def test_lines_that_the_reader_did_not_take_whole_are_told(pipe: tuple[int, int]) -> None:
+    """One that is cut in the middle is no line."""
+    reading, writing = pipe
+    stream = OutputStream(writing)
+    lines = [b"x\n", b"y" * (3 * BLOCK) + b"\n", b"z\n"]
+
+    write = asyncio.ensure_future(stream.write(lines))
+    await asyncio.to_thread(os.read, reading, BLOCK)
+    os.close(reading)
+    written, error = await write
+
+    assert (1, True) == (written, error is not None and reader_is_gone(error))
+
+
+async def test_a_reader_that_goes_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
+    """`sub` would keep messages in flight for nobody."""
+    reading, writing = pipe
+    stream = OutputStream(writing)
+    before = stream.reader_gone.done()
+
+    os.close(reading)
+    async with asyncio.timeout(10):
+        await stream.reader_gone
+
+    assert not before
+
+
+async def test_a_device_that_is_full_is_no_reader_that_has_gone() -> None:
+    """It is told to the person."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    written, error = await OutputStream(full).write([b"x\n"])
+    os.close(full)
+
+    assert error is not None
+    assert (0, errno.ENOSPC, False) == (written, error.errno, reader_is_gone(error))

@@ -1,0 +1,43 @@
+"""The settings of pub and sub: where they go."""
+
+from typing import Any
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.settings_commands import CommandSettings, PubSettings, SubSettings
+from gateway.settings_sources import load
+
+
+@pytest.mark.parametrize(
+    "flags,expected",
+    [
+        ({}, "http://127.0.0.1:8080"),
+        ({"url": "ws://a:1"}, "http://a:1"),
+        ({"url": "wss://a/behind/"}, "https://a/behind"),
+        ({"url": "http://[::1]:8080"}, "http://[::1]:8080"),
+        ({"nsqd_tcp_address": "a:1"}, None),
+        ({"lookupd_http_address": "a:1"}, None),
+        ({"url": "http://a:1", "nsqd_tcp_address": "b:1"}, "http://a:1"),
+    ],
+)
+def test_a_url_goes_before_addresses_of_nsqd(flags: dict[str, Any], expected: str | None) -> None:
+    """Those may stand in an environment that serve shares; without both it is serve's default."""
+    assert expected == load(CommandSettings, flags).settings.gateway_url
+
+
+@pytest.mark.parametrize(
+    "url", ["a:1", "ftp://a:1", "http://", "http://user:word@a:1", "http://a:1/?topic=t"]
+)
+def test_what_is_no_url_of_a_gateway_is_refused(url: str) -> None:
+    """The forms that are taken are told."""
+    with pytest.raises(SettingsError, match="http://host:port"):
+        load(CommandSettings, {"url": url})
+
+
+def test_only_warnings_are_logged_unless_told() -> None:
+    """Standard error of a command in a pipe is a person's."""
+    assert ("warning", "warning") == (
+        load(PubSettings, {}).settings.log_level,
+        load(SubSettings, {}).settings.log_level,
+    )
