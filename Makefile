@@ -12,8 +12,9 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
-WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer)
-GO_BUILD  := cd tools && CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
+WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
+    toxiproxy-server)
+GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -27,9 +28,9 @@ help: ## list the targets
 run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C ends it
 	@exec $(BIN)/nsq-gateway serve $(ARGS)
 
-setup: $(VENV)/.dev ## complete .venv with everything that tests, checks and benchmarks need
+setup: $(VENV)/.dev ## complete .venv with everything that tests and checks need
 
-witnesses: $(WITNESSES) ## build nsqd, nsqlookupd, nsqadmin 1.3.0 and go-nsq's consumer; needs Go
+witnesses: $(WITNESSES) ## build nsqd 1.3.0 and its kin, go-nsq's programs, toxiproxy; needs Go
 
 test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, against a real nsqd too
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
@@ -44,7 +45,7 @@ format: setup ## write every file as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup witnesses ## measure beside the real nsqd and print ratios; needs Go and wrk
+bench: $(VENV)/.bench witnesses ## measure beside the real nsqd and print ratios; needs Go and wrk
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # ---- The environment -------------------------------------------------------------------------
@@ -70,32 +71,42 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	$(PIP) install --require-hashes --requirement requirements/dev.txt
 	@touch $@
 
+$(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
+	@echo "Installing the clients that benchmarks compare with into $(VENV) ..."
+	$(PIP) install --require-hashes --requirement requirements/bench.txt
+	@touch $@
+
 # ---- The witnesses ---------------------------------------------------------------------------
 
 tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin: tools/go.mod tools/go.sum
-	$(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
+	cd tools && $(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
 
-tools/bin/go-nsq-consumer: tools/consumer/main.go tools/go.mod tools/go.sum
-	$(GO_BUILD) -o bin/$(@F) ./consumer
+tools/bin/go-nsq-%: tools/%/main.go tools/measure/measure.go tools/go.mod tools/go.sum
+	cd tools && $(GO_BUILD) -o bin/$(@F) ./$*
+
+# A module of its own, so that what it needs changes nothing of what nsqd is built from.
+tools/bin/toxiproxy-server: tools/toxiproxy/go.mod tools/toxiproxy/go.sum
+	cd tools/toxiproxy && $(GO_BUILD) -o ../bin/$(@F) github.com/Shopify/toxiproxy/v2/cmd/server
 
 # Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
 offer-witnesses:
 	@if command -v $(GO) >/dev/null; then \
 	    $(MAKE) --no-print-directory witnesses \
-	        || echo "WITNESS MISSING: nsqd could not be built (see above); its tests are skipped"; \
-	elif [ ! -x tools/bin/nsqd ]; then \
-	    echo "WITNESS MISSING: no Go to build nsqd with; its tests are skipped (Debian: golang-go)"; \
+	        || echo "WITNESS MISSING: not all could be built (see above); their tests are skipped"; \
+	elif [ ! -x tools/bin/nsqd ] || [ ! -x tools/bin/toxiproxy-server ]; then \
+	    echo "WITNESS MISSING: no Go to build them with; tests are skipped (Debian: golang-go)"; \
 	fi
 
 # ---- Upkeep ----------------------------------------------------------------------------------
 
-# One list serves Python 3.11 to 3.14 on every platform. run.txt takes its versions from dev.txt.
+# One list serves Python 3.11 to 3.14 on every platform. The others take their versions from dev.txt.
 LOCK := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --group build
 
 lock: .venv-lock/bin/uv ## pin requirements/*.txt anew from the ranges in pyproject.toml (ARGS=--upgrade)
 	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
+	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
 
 .venv-lock/bin/uv:
 	$(PYTHON) -m venv .venv-lock

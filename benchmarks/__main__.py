@@ -8,14 +8,17 @@ import os
 import platform
 import time
 
-from benchmarks import broker, delivery, memory, publish
+from benchmarks import broker, client, delivery, latency, memory, publish
 from benchmarks.harness import ROOT, WITNESSES
+from benchmarks.table import HEAD
 
 BENCHMARKS = {
-    "publish": publish.run,
-    "delivery": delivery.run,
-    "memory": memory.run,
-    "broker": broker.run,
+    "publish": publish.plan,
+    "delivery": delivery.plan,
+    "latency": latency.plan,
+    "memory": memory.plan,
+    "broker": broker.plan,
+    "client": client.plan,
 }
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -29,20 +32,24 @@ def main() -> None:
     names = asked.names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         parser.error(f"{unknown[0]} is none of {', '.join(BENCHMARKS)}")
-    if not (WITNESSES / "nsqd").exists():
-        raise SystemExit("tools/bin/nsqd is missing; make witnesses builds it (needs Go)")
-    print(f"ratios, ours ÷ the peer's, in one run; {os.cpu_count()} cores, {platform.machine()}, ")
-    print(f"Python {platform.python_version()}, loopback, real nsqd 1.3.0")
-    print(f"{'ratio':>7}  what (and the figures behind it)")
+    for witness in ("nsqd", "go-nsq-consumer", "go-nsq-publisher"):
+        if not (WITNESSES / witness).exists():
+            raise SystemExit(f"tools/bin/{witness} is missing; make witnesses builds it (needs Go)")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    print(f"{machine}, loopback, real nsqd 1.3.0; load average {os.getloadavg()[0]:.1f} at start")
+    print("each figure is the median of all rounds; rounds: lowest and highest ratio of one round")
     rows = []
     for name in names:
-        for row in BENCHMARKS[name](quick=asked.quick):
-            print(f"{row.ratio:7.2f}  {row.name} ({row.note})", flush=True)
-            rows.append({"name": row.name, "ratio": row.ratio, "note": row.note})
+        benchmark = BENCHMARKS[name](quick=asked.quick)
+        print(f"\n{name}: {benchmark.about}\n{HEAD}", flush=True)
+        for row in benchmark.rows:
+            print(row, flush=True)
+            rows.append({"benchmark": name, **row.to_json()})
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
-    path.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
-    print(f"saved in {path.relative_to(ROOT)}")
+    saved = {"machine": machine, "quick": asked.quick, "rows": rows}
+    path.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n")
+    print(f"\nsaved in {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -1,35 +1,34 @@
-"""Processes, processor time and rows of the table: what all benchmarks share."""
+"""Processes that a benchmark starts, and what they used: what all benchmarks share."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WITNESSES = ROOT / "tools" / "bin"
 
+MEM_QUEUE_MESSAGES = 2_000_000
+"""For a backlog that must not go to disk: what is measured is the way of a message."""
+
+KEPT_MESSAGES = 1_000
+"""Where nobody consumes: an ephemeral topic throws the rest away, so memory stays as it is."""
+
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 10.0
+_HTTP_TIMEOUT_S = 10.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: what was compared, and the ratio of ours to the peer's."""
-
-    name: str
-    ratio: float
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,32 @@ class Server:
     pid: int
     tcp: str
     http: str
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run took: wall clock, processor time of what is measured, and of its load."""
+
+    count: int
+    """Messages, or requests."""
+    seconds: float
+    cpu_seconds: float
+    load_cpu_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Messages or requests a second."""
+        return self.count / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of processor time for each."""
+        return self.cpu_seconds / self.count * 1e6
+
+    @property
+    def load_share(self) -> float:
+        """The part of one core that the load took; near 1 the load is what limits."""
+        return self.load_cpu_seconds / self.seconds
 
 
 def free_port() -> int:
@@ -56,7 +81,10 @@ def running(arguments: Sequence[str], *, ports: Sequence[int]) -> Iterator[int]:
         process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=ROOT)
         try:
             for port in ports:
-                _wait_for(port, process)
+                if not _answers(port, process):
+                    log.seek(0)
+                    said = log.read().decode(errors="replace")
+                    raise SystemExit(f"{arguments[0]} does not answer on port {port}\n{said}")
             yield process.pid
         finally:
             process.terminate()
@@ -67,37 +95,43 @@ def running(arguments: Sequence[str], *, ports: Sequence[int]) -> Iterator[int]:
                 process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until *port* answers; False when the process has ended or takes too long."""
     end = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+            return True
         time.sleep(0.02)
-    raise SystemExit(f"{process.args!r} does not answer on port {port}")
+    return False
 
 
 @contextlib.contextmanager
-def real_nsqd() -> Iterator[Server]:
-    """Run a real nsqd with its own data folder."""
-    tcp, http = free_port(), free_port()
+def real_nsqd(
+    *, mem_queue_messages: int = MEM_QUEUE_MESSAGES, tls_cert: str | None = None
+) -> Iterator[Server]:
+    """
+    Run a real nsqd with its own data folder.
+
+    With *tls_cert*, a PEM file with a key and its certificate, it speaks TLS to who asks for it.
+    """
+    tcp, http_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as data:
         arguments = [
             str(WITNESSES / "nsqd"),
             f"--tcp-address=127.0.0.1:{tcp}",
-            f"--http-address=127.0.0.1:{http}",
+            f"--http-address=127.0.0.1:{http_port}",
             f"--data-path={data}",
-            # Nothing goes to disk: what is measured is the way of a message, not the disk.
-            "--mem-queue-size=2000000",
+            f"--mem-queue-size={mem_queue_messages}",
             "--log-level=error",
         ]
-        with running(arguments, ports=[tcp, http]) as pid:
-            yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http}")
+        if tls_cert is not None:
+            arguments += [f"--tls-cert={tls_cert}", f"--tls-key={tls_cert}"]
+        with running(arguments, ports=[tcp, http_port]) as pid:
+            yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http_port}")
 
 
 @contextlib.contextmanager
-def gateway(nsqd: Server, *flags: str) -> Iterator[Server]:
+def gateway(nsqd: Server) -> Iterator[Server]:
     """Run the gateway in front of *nsqd*; its `tcp` is nsqd's."""
     public, management = free_port(), free_port()
     arguments = [
@@ -106,7 +140,6 @@ def gateway(nsqd: Server, *flags: str) -> Iterator[Server]:
         f"--management-listen=127.0.0.1:{management}",
         f"--nsqd-tcp-address={nsqd.tcp}",
         f"--nsqd-http-address={nsqd.http}",
-        *flags,
     ]
     with running(arguments, ports=[public]) as pid:
         yield Server(pid, nsqd.tcp, f"127.0.0.1:{public}")
@@ -115,18 +148,36 @@ def gateway(nsqd: Server, *flags: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def embedded_broker() -> Iterator[Server]:
     """Run the embedded broker alone."""
-    tcp, http = free_port(), free_port()
+    tcp, http_port = free_port(), free_port()
     arguments = [
         *(sys.executable, "-m", "gateway", "broker", "--log-level=warning"),
         f"--tcp-address=127.0.0.1:{tcp}",
-        f"--http-address=127.0.0.1:{http}",
+        f"--http-address=127.0.0.1:{http_port}",
     ]
-    with running(arguments, ports=[tcp, http]) as pid:
-        yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http}")
+    with running(arguments, ports=[tcp, http_port]) as pid:
+        yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http_port}")
+
+
+def ask(server: Server, path: str, *, method: str = "GET") -> bytes:
+    """Return the body of an answer of *server*; leaves with a sentence when it is not 200."""
+    connection = http.client.HTTPConnection(server.http, timeout=_HTTP_TIMEOUT_S)
+    with contextlib.closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        body = answer.read()
+    if answer.status != http.HTTPStatus.OK:
+        raise SystemExit(f"{method} {path}: {answer.status} {body!r}")
+    return body
+
+
+def published(nsqd: Server) -> int:
+    """Return how many messages *nsqd* has taken, over all topics."""
+    topics = json.loads(ask(nsqd, "/stats?format=json"))["topics"] or []
+    return sum(topic["message_count"] for topic in topics)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has used, user and system."""
+    """Return the processor time that a process has used, user and system, in steps of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
@@ -134,19 +185,6 @@ def cpu_seconds(pid: int) -> float:
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def median_ratio(
-    ours: Callable[[], float], peers: Callable[[], float], *, rounds: int
-) -> tuple[float, float, float]:
-    """
-    Measure in turn, ours and the peer's, *rounds* times.
-
-    Returns the ratio of the medians, and both medians.
-    """
-    pairs = [(ours(), peers()) for _ in range(rounds)]
-    our_median, peer_median = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return our_median / peer_median, our_median, peer_median
 
 
 def require(program: str) -> str:

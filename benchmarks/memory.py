@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import asyncio
+import statistics
 from collections.abc import Iterator
 
-from benchmarks.harness import Row, Server, gateway, real_nsqd, resident_bytes
+from benchmarks.backlog import CHANNEL, TOPIC
+from benchmarks.harness import Server, gateway, real_nsqd, resident_bytes
+from benchmarks.table import Benchmark, Row, compare
+from benchmarks.websocket_client import WebSocket
 
-_UPGRADE = (
-    "GET /sub?topic=idle&channel=c HTTP/1.1\r\nHost: {0}\r\nConnection: Upgrade\r\n"
-    "Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-    "Sec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
-def run(*, quick: bool) -> Iterator[Row]:
-    """Yield KiB for each socket with its own consumer, ÷ the budget of 21 KiB."""
-    count = 100 if quick else 500
-    with real_nsqd() as nsqd, gateway(nsqd) as ours:
-        kib = asyncio.run(_kib_per_socket(ours, count))
-    yield Row("memory of an idle socket with its own consumer ÷ 21 KiB", kib / 21, f"{kib:.1f} KiB")
+BUDGET_KIB = 21.0
+"""docs: an idle socket with a consumer of its own."""
 
 
-async def _kib_per_socket(ours: Server, count: int) -> float:
+def plan(*, quick: bool) -> Benchmark:
+    """Return the benchmark."""
+    count, rounds = (100, 1) if quick else (500, 3)
+    about = (
+        f"resident memory of the gateway for each of {count} idle sockets, all subscribed with a "
+        f"consumer of their own, beside the budget; {rounds} fresh gateways"
+    )
+    return Benchmark(about, _rows(count, rounds))
+
+
+def _rows(count: int, rounds: int) -> Iterator[Row]:
+    grown, all_of_it = [], []
+    for _ in range(rounds):
+        with real_nsqd() as nsqd, gateway(nsqd) as ours:
+            before, after = _resident_kib(ours, count)
+        grown.append((after - before) / count)
+        all_of_it.append(after / 1024)
+    note = f"the whole process then has {statistics.median(all_of_it):.0f} MiB"
+    yield compare("idle socket ÷ budget", "KiB", grown, [BUDGET_KIB] * rounds, note)
+
+
+def _resident_kib(ours: Server, count: int) -> tuple[float, float]:
+    """Return the gateway's memory before and after *count* sockets have been opened."""
+    query = f"topic={TOPIC}&channel={CHANNEL}"
     # The first sockets pay for what all share.
-    writers = [await _open(ours) for _ in range(count // 5)]
-    before = resident_bytes(ours.pid)
-    writers += [await _open(ours) for _ in range(count)]
-    after = resident_bytes(ours.pid)
-    for writer in writers:
-        writer.close()
-    return (after - before) / count / 1024
-
-
-async def _open(ours: Server) -> asyncio.StreamWriter:
-    host, port = ours.http.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(_UPGRADE.format(ours.http).encode())
-    await reader.readuntil(b'"msg_timeout_ms"')
-    return writer
+    sockets = [WebSocket(ours, query) for _ in range(count // 5)]
+    before = resident_bytes(ours.pid) / 1024
+    sockets += [WebSocket(ours, query) for _ in range(count)]
+    after = resident_bytes(ours.pid) / 1024
+    for socket in sockets:
+        socket.close()
+    return before, after

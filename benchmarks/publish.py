@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
+import resource
+import statistics
 import subprocess
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Row, Server, gateway, median_ratio, real_nsqd, require
+from benchmarks.harness import (
+    KEPT_MESSAGES,
+    Server,
+    Spent,
+    cpu_seconds,
+    gateway,
+    published,
+    real_nsqd,
+    require,
+)
+from benchmarks.table import Benchmark, Row, compare, in_turn
 
-_RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 _REQUESTS = re.compile(r"([0-9]+) requests in")
+_RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,12 @@ class Load:
         bodies = f"{self.lines} × {self.body_bytes} B" if self.lines > 1 else f"{self.body_bytes} B"
         return f"POST {self.path}, {self.connections} connections, {bodies}"
 
+    def script(self) -> str:
+        """Return the program for wrk; it makes the request once and sends it again and again."""
+        line = "x" * self.body_bytes
+        body = f'string.rep("{line}\\n", {self.lines})' if self.lines > 1 else f'"{line}"'
+        return f'wrk.method = "POST"\nwrk.body = {body}\n'
+
 
 LOADS = (
     Load("/pub", 1, 200),
@@ -45,28 +61,53 @@ LOADS = (
 )
 
 
-def run(*, quick: bool) -> Iterator[Row]:
-    """Yield a row for each load: requests a second, ours ÷ nsqd's own."""
-    seconds, rounds = (1, 1) if quick else (4, 3)
+def plan(*, quick: bool) -> Benchmark:
+    """Return the benchmark."""
+    seconds, rounds = (1, 1) if quick else (3, 5)
+    about = (
+        f"gateway → nsqd beside another nsqd's own HTTP, keep-alive, wrk with one thread, "
+        f"{rounds} × {seconds} s each; every answer is 200 and counted by nsqd"
+    )
+    return Benchmark(about, _rows(seconds, rounds))
+
+
+def _rows(seconds: int, rounds: int) -> Iterator[Row]:
     for load in LOADS:
         # Fresh servers for each: what one load leaves behind must not weigh on the next.
-        with real_nsqd() as behind, gateway(behind) as ours, real_nsqd() as peer:
-            ratio, our_rate, peer_rate = median_ratio(
-                partial(_requests_per_s, load, ours, behind, seconds),
-                partial(_requests_per_s, load, peer, peer, seconds),
-                rounds=rounds,
-            )
-        yield Row(load.name, ratio, f"{our_rate:,.0f} ÷ {peer_rate:,.0f} requests/s")
+        with (
+            real_nsqd(mem_queue_messages=KEPT_MESSAGES) as behind,
+            gateway(behind) as ours,
+            real_nsqd(mem_queue_messages=KEPT_MESSAGES) as peer,
+        ):
+            sides = {
+                "ours": partial(_ask_for, load, ours, behind, seconds),
+                "nsqd": partial(_ask_for, load, peer, peer, seconds),
+            }
+            spent = in_turn(sides, rounds=rounds)
+        yield _row(load, spent["ours"], spent["nsqd"])
 
 
-def _requests_per_s(load: Load, asked: Server, nsqd: Server, seconds: int) -> float:
+def _row(load: Load, ours: list[Spent], peers: list[Spent]) -> Row:
+    cpu, peer_cpu, share, peer_share = (
+        statistics.median(column)
+        for column in (
+            [each.cpu_us for each in ours],
+            [each.cpu_us for each in peers],
+            [each.load_share for each in ours],
+            [each.load_share for each in peers],
+        )
+    )
+    note = f"CPU {cpu:.0f} ÷ {peer_cpu:.0f} µs; wrk {share:.0%} and {peer_share:.0%} of a core"
+    rates, peer_rates = ([each.rate for each in side] for side in (ours, peers))
+    return compare(load.name, "requests/s", rates, peer_rates, note)
+
+
+def _ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Spent:
     """Ask for some seconds, and hold the answers against what nsqd has counted."""
-    before = _count(nsqd)
+    before, cpu, load_cpu = published(nsqd), cpu_seconds(asked.pid), _children_cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "post.lua"
-        line = "x" * load.body_bytes
-        body = f'string.rep("{line}\\n", {load.lines})' if load.lines > 1 else f'"{line}"'
-        script.write_text(f'wrk.method = "POST"\nwrk.body = {body}\n')
+        script.write_text(load.script())
         said = subprocess.run(
             [
                 *(require("wrk"), "-t1", f"-c{load.connections}", f"-d{seconds}s"),
@@ -76,28 +117,25 @@ def _requests_per_s(load: Load, asked: Server, nsqd: Server, seconds: int) -> fl
             capture_output=True,
             text=True,
         ).stdout
-    if "Non-2xx" in said or "Socket errors" in said:
-        raise SystemExit(f"{load.name}: not every answer was 200\n{said}")
-    rate, requests = _RATE.search(said), _REQUESTS.search(said)
-    if rate is None or requests is None:
-        raise SystemExit(f"wrk said something else:\n{said}")
-    published = _count(nsqd) - before
+    cpu, load_cpu = cpu_seconds(asked.pid) - cpu, _children_cpu_seconds() - load_cpu
+    requests, rate = _answered(said)
+    counted = published(nsqd) - before
     # What wrk had asked for and not read when its time was up is published all the same.
-    most = (int(requests[1]) + load.connections) * load.lines
-    if not int(requests[1]) * load.lines <= published <= most:
-        raise SystemExit(f"{load.name}: {requests[1]} answers, and nsqd counts {published}")
-    return float(rate[1])
+    most = (requests + load.connections) * load.lines
+    if not requests * load.lines <= counted <= most:
+        raise SystemExit(f"{load.name}: {requests} answers, and nsqd counts {counted}")
+    return Spent(requests, requests / rate, cpu, load_cpu)
 
 
-def _count(nsqd: Server) -> int:
-    """Return how many messages nsqd has taken, and throw them away."""
-    url = f"http://{nsqd.http}/stats?format=json"
-    with urllib.request.urlopen(url) as answer:
-        topics = json.load(answer)["topics"] or []
-    for topic in topics:
-        name = topic["topic_name"].replace("#", "%23")
-        empty = urllib.request.Request(
-            f"http://{nsqd.http}/topic/empty?topic={name}", method="POST"
-        )
-        urllib.request.urlopen(empty).close()  # noqa: S310 - our own nsqd
-    return sum(topic["message_count"] for topic in topics)
+def _answered(said: str) -> tuple[int, float]:
+    """Return the number of requests and their rate; leaves when one was not answered with 200."""
+    requests, rate = _REQUESTS.search(said), _RATE.search(said)
+    if requests is None or rate is None or "Non-2xx" in said or "Socket errors" in said:
+        raise SystemExit(f"not every answer was 200\n{said}")
+    return int(requests[1]), float(rate[1])
+
+
+def _children_cpu_seconds() -> float:
+    """Return the processor time of every child that has ended; the servers have not."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,53 +1,115 @@
-"""Consumers and a producer on `gateway.client`, as programs: python -m benchmarks.tcp_client."""
+"""Producers and a consumer on `gateway.client`; as a program: python -m benchmarks.tcp_client."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
 
 import uvloop
 
+from benchmarks.clients.program import make_bodies
 from gateway.client.connection import ConnectionOptions
+from gateway.client.lookup import Discovery
 from gateway.client.publisher import Publisher
-from gateway.client.subscriber import Subscriber, SubscriberOptions
+from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import BrokerUnreachable
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer, Offer
 
-_BATCH = 500
+BODY_BYTES = 200
+BODY = b"x" * BODY_BYTES
+BATCH = 500
+"""Messages of one MPUB."""
+STAMP_DIGITS = 20
 
 
-async def fill(tcp: str, topic: str, count: int, body: bytes) -> None:
-    """Publish *count* messages (a multiple of the batch) as MPUBs."""
+@contextlib.asynccontextmanager
+async def producer(tcp: str) -> AsyncIterator[Publisher]:
+    """Give a publisher that is connected, and stop it when the block ends."""
     publisher = Publisher([tcp])
     await publisher.start()
-    for _ in range(count // _BATCH):
-        await publisher.publish_many(topic, [body] * _BATCH)
-    await publisher.stop()
+    try:
+        yield publisher
+    finally:
+        await publisher.stop()
+
+
+async def fill(tcp: str, topic: str, count: int) -> None:
+    """Publish *count* messages (a multiple of the batch) as MPUBs."""
+    async with producer(tcp) as publisher:
+        await publish_batches(publisher, topic, count)
+
+
+async def publish_batches(publisher: Publisher, topic: str, count: int) -> None:
+    """Publish *count* messages as MPUBs, one after the other."""
+    bodies = make_bodies(BATCH, BODY_BYTES)
+    for _ in range(count // BATCH):
+        await publisher.publish_many(topic, bodies)
+
+
+async def publish_singly(publisher: Publisher, topic: str, count: int, *, callers: int) -> None:
+    """Publish *count* messages by *callers*, each of whom waits for every answer."""
+
+    async def call() -> None:
+        for _ in range(count // callers):
+            await publisher.publish(topic, BODY)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(callers):
+            group.create_task(call())
+
+
+async def publish_stamped(tcp: str, topic: str, rate: int, count: int) -> None:
+    """Publish at *rate* a second, whatever the answers do; a body tells when it was published."""
+    async with producer(tcp) as publisher, asyncio.TaskGroup() as group:
+        start = time.monotonic()
+        for number in range(count):
+            await asyncio.sleep(max(0.0, start + number / rate - time.monotonic()))
+            stamp = b"%0*d" % (STAMP_DIGITS, time.monotonic_ns())
+            group.create_task(publisher.publish(topic, stamp.ljust(BODY_BYTES, b"x")))
+
+
+def age_ms(stamp: bytes) -> float:
+    """Return how long ago a stamped body was published; the clock is that of all processes."""
+    return (time.monotonic_ns() - int(stamp[:STAMP_DIGITS])) / 1e6
 
 
 class Consumer:
     """Finishes everything, and measures from the first message to the last."""
 
-    def __init__(self, tcp: str, topic: str, *, window: int, count: int) -> None:
+    def __init__(
+        self,
+        tcp: str,
+        names: tuple[str, str],
+        *,
+        window: int,
+        count: int,
+        took: Callable[[list[Message]], None] = lambda _messages: None,
+    ) -> None:
         offer = Offer(feature_negotiation=True, output_buffer_timeout=25)
-        options = SubscriberOptions(
-            topic=topic, channel="plain", connection=ConnectionOptions(offer=offer)
+        options = SubscriptionOptions(
+            topic=names[0], channel=names[1], connection=ConnectionOptions(offer=offer)
         )
-        self._subscriber = Subscriber([tcp], options, self)
+        self._subscriber = Subscription(Discovery([tcp]), options, self)
         self._window = window
         self._left = count
         self._count = count
+        self._took = took
         self._first = (0.0, 0.0)
         """Wall and processor time at the first message."""
         self._done = asyncio.Event()
 
-    async def run(self) -> dict[str, float]:
-        """Consume, and return messages, seconds and cpu_seconds."""
+    async def start(self) -> None:
+        """Subscribe; messages come from now on."""
         await self._subscriber.start()
         self._subscriber.set_window(self._window)
+
+    async def finish(self) -> dict[str, float]:
+        """Wait for the last message; return messages, seconds and cpu_seconds."""
         await self._done.wait()
         wall, cpu = time.perf_counter() - self._first[0], time.process_time() - self._first[1]
         await self._subscriber.close()
@@ -57,6 +119,7 @@ class Consumer:
         """Finish them in one write."""
         if self._left == self._count:
             self._first = time.perf_counter(), time.process_time()
+        self._took(messages)
         self._subscriber.finish(source, [message.id for message in messages])
         self._left -= len(messages)
         if self._left <= 0:
@@ -73,11 +136,27 @@ class Consumer:
         """Nothing may be lost here."""
         raise SystemExit(f"source {source}: {error}")
 
+    def auth_required(self) -> None:
+        """Nothing to do."""
 
-async def _main(tcp: str, topic: str, window: str, count: str) -> None:
-    consumer = Consumer(tcp, topic, window=int(window), count=int(count))
-    print(json.dumps(await consumer.run()))
+
+async def consume(tcp: str, names: tuple[str, str], window: int, count: int) -> None:
+    """Consume *count* messages and print one line of JSON, as go-nsq's consumer does."""
+    consumer = Consumer(tcp, names, window=window, count=count)
+    await consumer.start()
+    print(json.dumps(await consumer.finish()))
+
+
+def main(command: str, tcp: str, *rest: str) -> None:
+    """Run ``consume TCP TOPIC CHANNEL WINDOW COUNT`` or ``publish TCP TOPIC RATE COUNT``."""
+    if command == "consume":
+        topic, channel, window, count = rest
+        uvloop.run(consume(tcp, (topic, channel), int(window), int(count)))
+    else:
+        topic, rate, count = rest
+        # The timers of asyncio's own loop are finer than the millisecond of uvloop's.
+        asyncio.run(publish_stamped(tcp, topic, int(rate), int(count)))
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(*sys.argv[1:]))
+    main(*sys.argv[1:])

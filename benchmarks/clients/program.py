@@ -1,0 +1,108 @@
+"""What the programs have in common: their command line, their bodies and their meter."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import uvloop
+
+OUTPUT_BUFFER_TIMEOUT_MS = 25
+"""Asked of nsqd by every consumer that can ask for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a program shall do, as its command line says."""
+
+    nsqd_tcp_address: str
+    topic: str
+    count: int
+    tls_root_ca_file: str | None
+    snappy: bool
+    # To consume
+    channel: str
+    max_in_flight: int
+    by_lists: bool
+    # To publish
+    body_bytes: int
+    batch: int
+    """Messages of one command; *count* is a multiple of it."""
+    in_flight: int
+    """Commands whose answers may be due at a time."""
+
+    @property
+    def commands(self) -> int:
+        """How many commands publish all of it."""
+        return self.count // self.batch
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The messages of one command."""
+        return make_bodies(self.batch, self.body_bytes)
+
+
+def make_bodies(count: int, body_bytes: int) -> list[bytes]:
+    """Return *count* texts of hexadecimal digits: compression makes about half of them."""
+    source = random.Random(count)
+    return [source.randbytes(body_bytes).hex()[:body_bytes].encode() for _ in range(count)]
+
+
+class Meter:
+    """Wall and processor time of this process, from the moment when it is made."""
+
+    def __init__(self) -> None:
+        self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
+
+    def stop(self, messages: int) -> dict[str, float]:
+        """Return what was spent on so many *messages*."""
+        return {
+            "messages": messages,
+            "seconds": time.perf_counter() - self._wall_s,
+            "cpu_seconds": time.process_time() - self._cpu_s,
+        }
+
+
+async def keep_in_flight(work: Work, publish: Callable[[], Awaitable[object]]) -> None:
+    """Call *publish* for each command, in as many tasks as may be in flight."""
+
+    async def call(commands: int) -> None:
+        for _ in range(commands):
+            await publish()
+
+    share, rest = divmod(work.commands, work.in_flight)
+    async with asyncio.TaskGroup() as group:
+        for number in range(work.in_flight):
+            group.create_task(call(share + (number < rest)))
+
+
+Job = Callable[[Work], Awaitable[dict[str, float]]]
+
+
+def run(consume: Job, publish: Job) -> None:
+    """Do what the command line says on uvloop, and print what it took."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=("consume", "publish"))
+    for name in ("--nsqd-tcp-address", "--topic"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--tls-root-ca-file")
+    parser.add_argument("--snappy", action="store_true")
+    parser.add_argument("--channel", default="")
+    parser.add_argument("--max-in-flight", type=int, default=2_500)
+    parser.add_argument("--by-lists", action="store_true")
+    parser.add_argument("--body-bytes", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--in-flight", type=int, default=1)
+    asked = vars(parser.parse_args())
+    job = consume if asked.pop("job") == "consume" else publish
+
+    async def do() -> dict[str, float]:
+        return await job(Work(**asked))
+
+    print(json.dumps(uvloop.run(do())))
