@@ -29,6 +29,26 @@ _tasks: set[asyncio.Task[Any]] = set()
 """Running tasks: the event loop itself holds them only weakly."""
 
 
+def _log_by_the_standard_library() -> None:
+    """
+    Hand log lines to ``logging``, where the program has not said otherwise.
+
+    Who uses the client by itself need not know structlog, whose default writes to standard output.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.dev.ConsoleRenderer(colors=False),
+            ],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+
+
+_log_by_the_standard_library()
+
+
 def get_logger() -> structlog.stdlib.BoundLogger:
     """Return a logger: a fixed event phrase, then fields."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger()

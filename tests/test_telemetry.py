@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 import structlog
@@ -21,6 +23,22 @@ def _logging_as_it_was() -> object:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_logging() -> None:
+    """A program that uses the client by itself sees nothing of it on its standard output."""
+    program = (
+        "import logging; logging.basicConfig(format='%(levelname)s %(name)s %(message)s');"
+        "from gateway.telemetry import get_logger;"
+        "get_logger().info('unseen'); get_logger().warning('seen', nsqd='a:1')"
+    )
+
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+
+    assert "" == run.stdout
+    assert ["WARNING", "__main__", "seen", "nsqd=a:1"] == run.stderr.split()
 
 
 async def test_a_task_has_its_name_and_gives_its_value() -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 
 import msgspec
 
+import gateway
 from gateway.addresses import split_address
 from gateway.client.connection import BrokerConnection, ConnectionListener, ConnectionOptions
 from gateway.errors import (
@@ -68,7 +70,15 @@ async def open_connection(
 async def _negotiate(connection: BrokerConnection, host: str) -> None:
     """Agree on what lies below V2."""
     tls = connection.options.tls
-    offer = msgspec.structs.replace(connection.options.offer, tls_v1=tls is not None)
+    wanted = connection.options.offer
+    host_name = socket.gethostname()
+    offer = msgspec.structs.replace(
+        wanted,
+        tls_v1=tls is not None,
+        client_id=wanted.client_id or host_name.partition(".")[0],
+        hostname=wanted.hostname or host_name,
+        user_agent=wanted.user_agent or f"nsq-gateway/{gateway.__version__}",
+    )
     try:
         answer = await connection.identify(offer)
         if (reason := _mismatch(offer, answer)) is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+import gateway
 from gateway.client.connection import BrokerConnection, ConnectionOptions
 from gateway.client.opening import open_connection
 from gateway.errors import BrokerRefused, BrokerUnreachable, LocalProtocolError
@@ -24,7 +25,7 @@ from gateway.protocol.commands import (
     Touch,
 )
 from gateway.protocol.frames import OK, ErrorFrame, Message, Response
-from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.identify import Answer, Offer, parse_offer
 from tests.support.connection_listener import IN_A_HURRY, OPTIONS, Listener, ask
 from tests.support.deliveries import message_id, messages
 from tests.support.manual_clock import turn
@@ -50,7 +51,13 @@ MESSAGE_FRAME = b"\0\0\0\x1f\0\0\0\2" + bytes(8) + b"\0\1" + A + b"x"
 async def test_opening_says_what_is_offered_and_learns_what_holds(broker: ScriptedBroker) -> None:
     """The offer goes out as JSON, and the broker's answer is kept."""
     broker.identifies_as(Answer(max_rdy_count=7))
-    offer = Offer(client_id="me", feature_negotiation=True, msg_timeout=5_000)
+    offer = Offer(
+        client_id="me",
+        hostname="here",
+        user_agent="x/1",
+        feature_negotiation=True,
+        msg_timeout=5_000,
+    )
 
     connection = await open_connection(broker.address, ConnectionOptions(offer=offer), Listener())
 
@@ -61,6 +68,17 @@ async def test_opening_says_what_is_offered_and_learns_what_holds(broker: Script
         connection.answer.max_rdy_count,
         connection.address,
     )
+
+
+async def test_a_client_that_does_not_say_who_it_is_is_named(broker: ScriptedBroker) -> None:
+    """nsqd's /stats shows by host and program who is connected."""
+    await open_connection(broker.address, ConnectionOptions(), Listener())
+
+    identify = await (await broker.peer()).next(Identify)
+    said = parse_offer(identify.body)
+    host_name = socket.gethostname()
+    assert (host_name.partition(".")[0], host_name) == (said.client_id, said.hostname)
+    assert f"nsq-gateway/{gateway.__version__}" == said.user_agent
 
 
 async def test_a_plain_ok_stands_for_the_defaults(broker: ScriptedBroker) -> None:
@@ -76,8 +94,8 @@ async def test_a_plain_ok_stands_for_the_defaults(broker: ScriptedBroker) -> Non
     "rule, reason",
     [
         (refuse("E_BAD_BODY", "no"), "refused IDENTIFY: E_BAD_BODY no"),
-        (silence, "no answer to IDENTIFY within 50 ms"),
-        (write(b"\0\0\0\6\0\0"), "no answer to IDENTIFY within 50 ms"),
+        (silence, "no answer to IDENTIFY within 400 ms"),
+        (write(b"\0\0\0\6\0\0"), "no answer to IDENTIFY within 400 ms"),
         (close, "the broker closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
         (write(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not speak NSQ V2: E_INVALID frame type"),
@@ -136,7 +154,7 @@ async def test_a_host_that_does_not_answer_is_unreachable() -> None:
         with pytest.raises(BrokerUnreachable) as caught:
             await open_connection(f"127.0.0.1:{port}", IN_A_HURRY, Listener())
 
-    assert "no TCP connection within 50 ms" == caught.value.reason
+    assert "no TCP connection within 400 ms" == caught.value.reason
 
 
 async def test_a_name_that_is_not_known_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +247,7 @@ async def test_a_request_that_is_refused_raises(
         (close, "the broker closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
         (write(b"garbage!garbage!"), "does not speak NSQ V2"),
-        (write(b"\0\0\0"), "no answer to SUB within 50 ms"),
+        (write(b"\0\0\0"), "no answer to SUB within 400 ms"),
     ],
     ids=["closed", "reset", "garbage", "silence"],
 )

@@ -12,7 +12,7 @@ from gateway.protocol.identify import Offer
 
 HEARTBEAT_S = 30.0
 OPTIONS = ConnectionOptions(offer=Offer(feature_negotiation=True, heartbeat_interval=30_000))
-IN_A_HURRY = ConnectionOptions(connect_timeout_ms=50, close_timeout_ms=50)
+IN_A_HURRY = ConnectionOptions(connect_timeout_ms=400, close_timeout_ms=400)
 
 
 class Listener:
