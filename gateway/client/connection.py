@@ -13,7 +13,7 @@ import contextlib
 import math
 import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias, cast
@@ -252,11 +252,11 @@ class BrokerConnection(asyncio.Protocol):
         self.ask(command, partial(_put, answer))
         return await self._reply_to(command.verb.decode(), answer, timeout_ms)
 
-    def _expect(self, what: str) -> Coroutine[None, None, Response]:
-        """Await the OK that follows *what*, which no command asks for."""
+    def _expect_ok(self) -> asyncio.Future[Reply]:
+        """Return the reply that comes next, which no command asks for."""
         answer = self._loop.create_future()
         self._replies.append(partial(_put, answer))
-        return self._reply_to(what, answer, self.options.connect_timeout_ms)
+        return answer
 
     async def _reply_to(
         self, what: str, answer: asyncio.Future[Reply], timeout_ms: int
@@ -294,7 +294,7 @@ class BrokerConnection(asyncio.Protocol):
             # TLS would not have protected it, whoever wrote it.
             reason = "sent clear text behind its agreement to TLS"
             raise self._fail(reason)
-        is_ok = self._expect("the TLS handshake")
+        is_ok = self._expect_ok()
         clear = self._transport
         try:
             secured = await self._loop.start_tls(
@@ -311,13 +311,13 @@ class BrokerConnection(asyncio.Protocol):
             raise self._fail("ended during the TLS handshake")
         self._transport = secured
         self._take_all(self._protocol.upgrade(None))
-        await is_ok
+        await self._reply_to("the TLS handshake", is_ok, self.options.connect_timeout_ms)
 
     async def compress(self, layer: Filter) -> None:
         """Read and write through *layer* from here on, and wait for the broker's OK in it."""
-        is_ok = self._expect("the start of compression")
+        is_ok = self._expect_ok()
         self._take_all(self._protocol.upgrade(layer))
-        await is_ok
+        await self._reply_to("compression", is_ok, self.options.connect_timeout_ms)
 
     def opened(self) -> None:
         """Count as open: from now on the listener is told of the end."""

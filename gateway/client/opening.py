@@ -131,4 +131,5 @@ def _what_happened(error: Exception) -> str:
         return str(error)
     if error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)
-    return error.strerror or str(error) or type(error).__name__
+    # asyncio and uvloop say nothing at all when the other side has gone.
+    return error.strerror or str(error) or "the broker closed the connection"

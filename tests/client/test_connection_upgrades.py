@@ -37,8 +37,9 @@ pytestmark = pytest.mark.nsqd
 BODY = b"marker" * 30_000
 SECRET = Secret(b"s3cret")
 
+NAMED = Offer(client_id="c", hostname="h", user_agent="u", feature_negotiation=True)
 OFFERS = {
-    "plain": Offer(feature_negotiation=True),
+    "plain": NAMED,
     "snappy": Offer(feature_negotiation=True, snappy=True),
     **{
         f"deflate-{level}": Offer(feature_negotiation=True, deflate=True, deflate_level=level)
@@ -312,7 +313,7 @@ def test_without_the_right_certificate_it_stays_shut(
 @LOOPS
 def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certificates) -> None:
     """IDENTIFY was written, which asks for TLS, and behind its answer not a byte more."""
-    options = ConnectionOptions(tls=trusting(certs), secret=SECRET)
+    options = ConnectionOptions(offer=NAMED, tls=trusting(certs), secret=SECRET)
 
     async def scenario() -> None:
         async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
@@ -422,7 +423,7 @@ async def test_a_secret_that_grants_nothing_is_refused() -> None:
 
 async def test_without_a_secret_nothing_more_is_said() -> None:
     """nsqd asks for one in its answer to IDENTIFY: a typed error, and not a byte behind that."""
-    options = ConnectionOptions()
+    options = ConnectionOptions(offer=NAMED)
     async with guarded() as nsqd, wiretap(nsqd.tcp_address) as tap, nothing_left_behind():
         with pytest.raises(AuthRequired, match=f"nsqd at {tap.address} asks for AUTH"):
             await open_connection(tap.address, options, Listener())
