@@ -1,4 +1,4 @@
-"""How the programs reach nsqd: connections, discovery and the secret, made from the settings."""
+"""How the programs reach nsqd: connections, lookups and the secret, made from the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import gateway
 from gateway.client.connection import ConnectionOptions
-from gateway.client.lookup import Discovery, LookupOptions
+from gateway.client.lookup import LookupOptions
 from gateway.client.tls import TlsOptions
 from gateway.protocol.identify import Offer
 from gateway.secret import Secret
@@ -84,8 +84,3 @@ def _tls_options(settings: NsqdSettings) -> TlsOptions | None:
         min_version=settings.nsqd_tls_min_version,
         insecure_skip_verify=settings.nsqd_tls_insecure_skip_verify,
     )
-
-
-def discovery_of(settings: NsqdSettings, access: NsqdAccess) -> Discovery:
-    """Return where to find nsqd; who asks for it starts and stops it."""
-    return Discovery(settings.nsqd_tcp_address, access.lookup)

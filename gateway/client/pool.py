@@ -81,11 +81,15 @@ class Pool:
         lane.open()
 
     async def first_tries(self) -> list[str]:
-        """Wait until each lane has tried to open; return a line for each broker that did not."""
+        """
+        Wait until each lane has tried to open; return a line for each broker out of reach.
+
+        One that asks for a secret is not: who has one will bring it.
+        """
         for lane in self._lanes[:]:
             await lane.tried.wait()
-        shut = [lane for lane in self._lanes if not lane.is_open]
-        return list({lane.address: str(lane.error) for lane in shut}.values())
+        errors = {lane.address: lane.error for lane in self._lanes if not lane.is_open}
+        return [str(error) for error in errors.values() if not isinstance(error, AuthRequired)]
 
     def keeps(self, lane: Lane) -> bool:
         """Tell whether *lane* is to be opened again; if not it is one no more."""

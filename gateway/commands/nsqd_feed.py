@@ -41,6 +41,7 @@ class NsqdFeed:
                 rdy_redistribute_interval_s=settings.rdy_redistribute_interval_s,
             ),
         )
+        self._window = window
         self._subscriber = Subscriber(
             *names, settings.nsqd_tcp_address, options, lookup=access.lookup
         )
@@ -61,7 +62,9 @@ class NsqdFeed:
 
     async def set_window(self, count: int) -> None:
         """Let at most *count* messages be unanswered at a time."""
-        self._subscriber.set_max_in_flight(count)
+        if count != self._window:
+            self._window = count
+            self._subscriber.set_max_in_flight(count)
 
     async def finish(self, messages: Sequence[Received]) -> None:
         """Have *messages* counted as done."""

@@ -20,7 +20,7 @@ from gateway.errors import (
     NoBroker,
     OutcomeUnknown,
 )
-from gateway.nsqd_access import NsqdAccess, discovery_of
+from gateway.nsqd_access import NsqdAccess
 from gateway.protocol.wire import Limits
 from gateway.settings_commands import PubSettings
 
@@ -46,9 +46,9 @@ class NsqdTarget:
     """Publishes over TCP, to nsqd that are named or found."""
 
     def __init__(self, settings: PubSettings, access: NsqdAccess) -> None:
-        self._discovery = discovery_of(settings, access)
         self._publisher = Publisher(
-            options=PublisherOptions(
+            settings.nsqd_tcp_address,
+            PublisherOptions(
                 timeout_ms=settings.publish_timeout_ms,
                 limits=Limits(
                     max_msg_size_bytes=settings.max_msg_size,
@@ -59,19 +59,17 @@ class NsqdTarget:
                 connections_per_nsqd=1,
                 connection=replace(access.connection, secret=access.secret),
             ),
-            discovery=self._discovery,
+            lookup=access.lookup,
         )
 
     async def __aenter__(self) -> Self:
         """Find the brokers and connect; whether that worked is seen when something is published."""
-        await self._discovery.start()
         await self._publisher.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._publisher.stop()
-        await self._discovery.stop()
 
     async def publish(self, topic: str, bodies: Sequence[bytes], *, defer_ms: int) -> None:
         """Publish *bodies*; see `Target`."""

@@ -17,46 +17,39 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 _READ_BYTES = 1_048_576
 
-_Call: TypeAlias = tuple[Callable[[], object], "asyncio.Future[object]"]
+T = TypeVar("T")
 
 
 class BlockingCalls:
     """Makes calls one after the other in a thread of its own, which ends with the process."""
 
     def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def submit(self, call: Callable[[], object]) -> asyncio.Future[object]:
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make *call* when those before it are done; the future has what it returns or raises."""
-        future: asyncio.Future[object] = self._loop.create_future()
-        self._calls.put((call, future))
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._work.put(partial(self._make, call, future))
         return future
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
-            call, future = self._calls.get()
-            try:
-                result, error = call(), None
-            except Exception as raised:  # noqa: BLE001 - the caller gets it
-                result, error = None, raised
-            # The loop may be closed by now: then nobody waits.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_settle, future, result, error)
+            self._work.get()()
 
-
-def _settle(future: asyncio.Future[object], result: object, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    def _make(self, call: Callable[[], T], future: asyncio.Future[T]) -> None:
+        try:
+            tell = partial(future.set_result, call())
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            tell = partial(future.set_exception, error)
+        # The loop may be closed by now: then nobody waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: None if future.done() else tell())
 
 
 class InputStream:
@@ -73,7 +66,6 @@ class InputStream:
         if until.done():
             return None
         data = self._next.result()
-        assert isinstance(data, bytes)  # noqa: S101 - `_read` gives nothing else
         if data:
             self._next = self._calls.submit(self._read)
         return data
@@ -120,16 +112,13 @@ class OutputStream:
         )
         """Done when the other end of a pipe is closed, though nothing is written; else never."""
 
-    async def write(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+    def write(self, lines: Sequence[bytes]) -> asyncio.Future[tuple[int, OSError | None]]:
         """
-        Write *lines*, which have their newlines, and return how many are out whole.
+        Write *lines*, which have their newlines; the future has how many are out whole.
 
-        The error, if there is one, says why the others are not. May be cancelled; what is
-        written then is not known.
+        The error beside it, if there is one, says why the others are not.
         """
-        outcome = await self._calls.submit(partial(_write_all, self._descriptor, lines))
-        assert isinstance(outcome, tuple)  # noqa: S101 - `_write_all` gives nothing else
-        return outcome
+        return self._calls.submit(partial(_write_all, self._descriptor, lines))
 
 
 def _write_all(descriptor: int, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
@@ -151,9 +140,9 @@ def _write_all(descriptor: int, lines: Sequence[bytes]) -> tuple[int, OSError | 
 def _wait_for_reader_gone(descriptor: int) -> None:
     """Return when the other end is closed; for a file or a terminal that may be never."""
     poll = select.poll()
-    poll.register(descriptor, 0)  # errors are told in any case
-    while not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll()):
-        pass
+    # Without an event to wait for, only the end is told: POLLERR, POLLHUP, POLLNVAL.
+    poll.register(descriptor, 0)
+    poll.poll()
 
 
 def reader_is_gone(error: OSError) -> bool:

@@ -27,6 +27,9 @@ from gateway.nsqd_access import read_access
 from gateway.settings_commands import SubSettings
 from gateway.telemetry import spawn
 
+_LAST_WRITE_S = 0.2
+"""What the last write gets to end when the command does."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SubTask:
@@ -108,29 +111,34 @@ class _Writing:
 
     async def _write(self, batch: Sequence[Received]) -> bool:
         """Write *batch* and finish what is written; False when nobody reads any more."""
-        lines = [self._line_of(message) for message in batch]
+        write = self._output.write([self._line_of(message) for message in batch])
         try:
-            written, error = await self._output.write(lines)
+            written, error = await asyncio.shield(write)
         except asyncio.CancelledError:
-            await self._give_back(batch)
+            # It may be done, and its outcome on the way; or the reader stands still.
+            await asyncio.wait({write}, timeout=_LAST_WRITE_S)
+            await self._settle(batch, written=write.result()[0] if write.done() else 0)
             raise
+        await self._settle(batch, written=written)
+        if error is not None and not reader_is_gone(error):
+            raise OutputFailed(f"standard output: {error.strerror}") from error
+        return error is None
+
+    async def _settle(self, batch: Sequence[Received], *, written: int) -> None:
+        """Finish the first *written* of *batch*, and give back the others."""
+        window = self._max_in_flight
         if self._left is not None:
             self._left -= written
-            # Before the FIN, which would let one more come than is wanted.
-            await self._feed.set_window(min(self._left, self._max_in_flight))
+            window = min(window, self._left)
+        if written < len(batch):
+            # What goes back would come here again.
+            window = 0
+        # Before the FIN, which would let one more come than is wanted.
+        await self._feed.set_window(window)
         if written:
             await self._feed.finish(batch[:written])
-        if error is None:
-            return True
-        await self._give_back(batch[written:])
-        if not reader_is_gone(error):
-            raise OutputFailed(f"standard output: {error.strerror}") from error
-        return False
-
-    async def _give_back(self, messages: Sequence[Received]) -> None:
-        """Give *messages* to somebody else: with a window they would come here again."""
-        await self._feed.set_window(0)
-        await self._feed.requeue(messages)
+        if written < len(batch):
+            await self._feed.requeue(batch[written:])
 
 
 def _body_line(message: Received) -> bytes:

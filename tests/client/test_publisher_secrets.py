@@ -65,6 +65,12 @@ async def test_without_a_secret_nothing_is_written(guarded: GuardedBroker) -> No
     assert {"Identify"} == {type(each).__name__ for peer in guarded.peers for each in peer.received}
 
 
+async def test_a_broker_that_asks_for_a_secret_is_not_out_of_reach(guarded: GuardedBroker) -> None:
+    """A start has nothing to say about it: who publishes will bring one."""
+    async with Publisher([guarded.address]) as publisher:
+        assert [] == await publisher._pools[None].first_tries()
+
+
 async def test_a_broker_that_asks_for_no_secret_is_told_none(broker: ScriptedBroker) -> None:
     """The publish is taken all the same."""
     async with publishing(broker) as publisher:
