@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -13,6 +15,8 @@ import pytest_asyncio
 
 from tests.support.auth_server import Grant, Question, auth_server
 from tests.support.lasting_nsqd import lasting_nsqd
+from tests.support.leftovers import nothing_left_behind
+from tests.support.manual_clock import turn
 from tests.support.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.raw_socket import raw_socket
 from tests.support.toxiproxy import FaultyNetwork, toxiproxy
@@ -191,6 +195,44 @@ async def test_an_auth_server_that_is_down_comes_back_where_it_was() -> None:
 
     assert (b"E_AUTH_FAILED AUTH failed", 0) == (refused, asked)
     assert b"permission_count" in taken
+
+
+# What is left behind
+
+
+def _leave_a_task(life: ExitStack) -> None:
+    life.callback(asyncio.create_task(asyncio.Event().wait()).cancel)
+
+
+def _leave_a_timer(life: ExitStack) -> None:
+    life.callback(asyncio.get_running_loop().call_later(3600, print).cancel)
+
+
+def _leave_a_socket(life: ExitStack) -> None:
+    life.enter_context(socket.socket())
+
+
+async def _left_behind(leave: Callable[[ExitStack], None], life: ExitStack) -> None:
+    async with nothing_left_behind():
+        leave(life)
+
+
+@pytest.mark.parametrize(
+    "leave, name",
+    [(_leave_a_task, "Task"), (_leave_a_timer, "TimerHandle"), (_leave_a_socket, "descriptor")],
+)
+async def test_what_is_left_behind_is_found(leave: Callable[[ExitStack], None], name: str) -> None:
+    """It is named, so that one sees whose it is."""
+    with ExitStack() as life, pytest.raises(AssertionError, match=f"left behind:\n.*{name}"):
+        await _left_behind(leave, life)
+
+
+async def test_what_ends_with_the_block_or_soon_is_not_left_behind() -> None:
+    """A task that needs a few turns to end, a timer that was cancelled, a socket that is closed."""
+    async with nothing_left_behind():
+        asyncio.get_running_loop().call_later(3600, print).cancel()
+        asyncio.create_task(turn(10))  # noqa: RUF006 - what is checked is that it ends
+        socket.socket().close()
 
 
 # The fault proxy

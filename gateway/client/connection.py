@@ -386,6 +386,9 @@ class BrokerConnection(asyncio.Protocol):
         """Close at once for *reason*; what is written and not yet sent is lost."""
         self.is_open = False
         self._error = self._error or BrokerUnreachable(self.address, reason)
+        if self._pulse is not None:
+            # asyncio does not tell the end of a transport whose TLS handshake failed.
+            self._pulse.cancel()
         if self._transport is not None:
             self._transport.abort()
 

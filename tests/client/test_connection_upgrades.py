@@ -326,6 +326,45 @@ def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certi
     run(scenario())
 
 
+@asynccontextmanager
+async def pretender(behind: bytes) -> AsyncIterator[str]:
+    """Give the address of a broker that agrees to TLS, writes *behind*, and says no more."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"IDENTIFY\n")
+        writer.write(Response(Answer(tls_v1=True).to_json()).encode() + behind)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield ":".join(map(str, server.sockets[0].getsockname()))
+
+
+@LOOPS
+@pytest.mark.parametrize(
+    "behind, reason",
+    [
+        (b"", "TLS: SSL handshake is taking longer than 0.1 seconds"),
+        (OK.encode(), "sent clear text behind its agreement to TLS"),
+        (b"\0", "sent clear text behind its agreement to TLS"),
+    ],
+    ids=["silence", "an OK in clear", "half a frame in clear"],
+)
+def test_an_agreement_to_tls_is_not_tls(
+    run: Run, certs: Certificates, behind: bytes, reason: str
+) -> None:
+    """What comes in clear behind it is not taken for what TLS protects, whoever wrote it."""
+    options = ConnectionOptions(tls=trusting(certs), secret=SECRET, connect_timeout_ms=100)
+
+    async def scenario() -> None:
+        async with pretender(behind) as address:
+            assert reason == (await refusal(address, options))[: len(reason)]
+
+    run(scenario())
+
+
 async def test_tls_that_is_required_and_not_asked_for_is_a_refusal(certs: Certificates) -> None:
     """nsqd opens, and then takes no command in clear; its words say what is missing."""
     async with (

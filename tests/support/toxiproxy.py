@@ -34,6 +34,7 @@ class FaultyNetwork:
         """Where clients connect to."""
         self._http = http
         self._path = f"/proxies/{name}"
+        self._toxics: set[str] = set()
 
     async def delay(self, latency_ms: int, *, stream: Stream = "downstream") -> None:
         """Bring everything *latency_ms* later."""
@@ -49,7 +50,11 @@ class FaultyNetwork:
         await self._add("timeout", "downstream", timeout=0)
 
     async def cut_after(self, size_bytes: int, *, stream: Stream = "downstream") -> None:
-        """Close a connection when *size_bytes* more have come through in this direction."""
+        """
+        Close a connection when *size_bytes* more have come through in this direction.
+
+        Said once more it is a new number for later connections.
+        """
         await self._add("limit_data", stream, bytes=size_bytes)
 
     async def end_by_reset(self) -> None:
@@ -60,8 +65,9 @@ class FaultyNetwork:
 
     async def heal(self) -> None:
         """Take all toxics away; connections that had fallen silent are closed."""
-        for toxic in (await self._ask("GET", "/toxics")).json():
-            await self._ask("DELETE", f"/toxics/{toxic['name']}")
+        for name in self._toxics:
+            await self._ask("DELETE", f"/toxics/{name}")
+        self._toxics.clear()
 
     async def go_down(self) -> None:
         """Close what is open and refuse what comes."""
@@ -74,8 +80,11 @@ class FaultyNetwork:
     async def _add(
         self, kind: str, stream: Stream, *, toxicity: float = 1.0, **attributes: int
     ) -> None:
+        name = f"{kind}_{stream}"
         toxic = {"type": kind, "stream": stream, "toxicity": toxicity, "attributes": attributes}
-        await self._ask("POST", "/toxics", json=toxic)
+        path = f"/toxics/{name}" if name in self._toxics else "/toxics"
+        await self._ask("POST", path, json={"name": name, **toxic})
+        self._toxics.add(name)
 
     async def _ask(self, method: str, path: str, *, json: object = None) -> httpx.Response:
         return (await self._http.request(method, self._path + path, json=json)).raise_for_status()
@@ -116,7 +125,10 @@ async def toxiproxy() -> AsyncIterator[Toxiproxy]:
     arguments = ("-host", "127.0.0.1", "-port", port)
     async with (
         running(toxiproxy_binary(), "toxiproxy", *arguments) as (_, log),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        # Connections that stay: a test counts what is open before and after.
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(keepalive_expiry=None)
+        ) as http,
     ):
         # It says so a moment before it listens, and nothing when it does.
         await log.match("Starting Toxiproxy HTTP server")
