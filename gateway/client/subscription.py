@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.client.connection import BrokerConnection, ConnectionOptions
@@ -23,7 +23,6 @@ from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, Gatew
 from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
-from gateway.secret import Secret
 from gateway.telemetry import spawn
 
 
@@ -145,15 +144,6 @@ class Subscription:
         for address in self._places.keys() - addresses:
             if not self._places[address].is_open:
                 self._places.pop(address).cancel()
-
-    def authenticate(self, secret: Secret) -> None:
-        """Use *secret* from now on, and try at once the brokers that are not open."""
-        connection = replace(self.options.connection, secret=secret)
-        self.options = replace(self.options, connection=connection)
-        for place in self._places.values():
-            if not place.is_open:
-                place.cancel()
-                place.open()
 
     # What the places tell
 

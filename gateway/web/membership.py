@@ -123,8 +123,7 @@ class Membership:
     def source_opened(self, source: int, answer: Answer) -> Authorization | None:
         """Count on a new source; return what its broker said to AUTH, None if it wanted none."""
         self.sources[source] = answer
-        connection = self.subscription._connection(source)  # noqa: SLF001 - until it is public
-        return None if connection is None else connection.authorization
+        return self.subscription.authorization_of(source)
 
     def source_lost(self, source: int) -> None:
         """Count on a source no more."""

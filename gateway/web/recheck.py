@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gateway.client.connection import BrokerConnection, ConnectionOptions
 from gateway.client.opening import open_connection
-from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable
+from gateway.errors import BrokerRefused, BrokerUnreachable
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.secret import Secret
 from gateway.telemetry import counter, get_logger, spawn
@@ -59,7 +59,9 @@ class _Watched:
     connection: ConnectionOptions
     holders: dict[Holder, None] = field(default_factory=dict)
     addresses: Sequence[str] = ()
-    """Where it was last subscribed with AUTH: a broker that came back is asked too."""
+    """Where it is subscribed with AUTH, or was last: a broker that came back is asked too."""
+    is_subscribed: bool = False
+    """Whether it is; where it was, a SUB could make a channel that somebody has deleted."""
     turn: int = 0
     refusals: int = 0
     """In a row."""
@@ -68,7 +70,9 @@ class _Watched:
 
     def next_addresses(self) -> Sequence[str]:
         """Return whom to ask, another one first each time: one that is ill is not believed."""
-        self.addresses = next(iter(self.holders)).auth_addresses() or self.addresses
+        now = next(iter(self.holders)).auth_addresses()
+        self.is_subscribed = bool(now)
+        self.addresses = now or self.addresses
         if not self.addresses:
             return ()
         self.turn = (self.turn + 1) % len(self.addresses)
@@ -141,10 +145,11 @@ class Rechecks:
     async def _ask(self, watched: _Watched) -> BrokerRefused | None:
         """Ask the brokers, and count; return what the first that answered said against it."""
         claim = watched.claim
-        options = watched.connection
         for address in watched.next_addresses():
             try:
-                error = await ask_again(address, options, claim)
+                error = await ask_again(
+                    address, watched.connection, claim, subscribes=watched.is_subscribed
+                )
             except BrokerUnreachable:
                 continue
             watched.refusals = 0 if error is None else watched.refusals + 1
@@ -185,13 +190,14 @@ class _Deaf:
 
 
 async def ask_again(
-    address: str, connection: ConnectionOptions, claim: Claim
+    address: str, connection: ConnectionOptions, claim: Claim, *, subscribes: bool
 ) -> BrokerRefused | None:
     """
     Return what the broker at *address* says against *claim*; None when it holds.
 
-    *connection* has the secret. A broker that wants none any more, and a channel that takes no
-    further consumer (E_SUB_FAILED), say nothing against it.
+    *connection* has the secret; without *subscribes* only that is asked about. A broker that wants
+    none any more, and a channel that takes no further consumer (E_SUB_FAILED), say nothing against
+    it.
 
     Raises:
         BrokerUnreachable: It does not say.
@@ -200,10 +206,9 @@ async def ask_again(
         opened = await open_connection(address, connection, _Deaf())
     except BrokerRefused as error:
         return error if error.is_about_access else None
-    except AuthRequired as error:
-        raise BrokerUnreachable(address, str(error)) from error
     try:
-        await opened.subscribe(claim.topic, claim.channel)
+        if subscribes:
+            await opened.subscribe(claim.topic, claim.channel)
         await opened.close()
     except BrokerRefused as error:
         return error if error.is_about_access else None

@@ -41,6 +41,7 @@ AT_ONCE_S = 2.0
         ("topic=t&channel=c&ack=maybe", "INVALID_ARG_ACK"),
         ("topic=t&channel=c&sample_rate=5", "INVALID_ARG_SAMPLE_RATE"),
         ("topic=t&sample_rate=100", "INVALID_ARG_SAMPLE_RATE"),
+        ("topic=t&chanel=c", "INVALID_ARG"),
     ],
 )
 async def test_a_wrong_subscription_is_400(gateway: RunningGateway, query: str, token: str) -> None:

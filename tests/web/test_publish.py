@@ -10,10 +10,12 @@ import httpx
 import pytest
 
 from gateway.client.publisher import Publisher, PublisherOptions
-from gateway.errors import BrokerRefused, NoBroker, OutcomeUnknown, Overloaded
+from gateway.errors import AuthRequired, BrokerRefused, NoBroker, OutcomeUnknown, Overloaded
 from gateway.protocol.wire import Limits
+from gateway.secret import Secret
 from gateway.telemetry import REGISTRY
 from gateway.web.app import WebParts, create_app
+from gateway.web.credentials import AccessPolicy
 from gateway.web.publish import Publishes, PublishPlane
 from tests.support.asgi import Exchange, http_client, http_scope
 from tests.support.nsqd import real_nsqd
@@ -23,13 +25,17 @@ from tests.support.recording_publisher import RecordingPublisher
 SMALL = Limits(max_msg_size_bytes=10, max_body_size_bytes=40, max_req_timeout_ms=5_000)
 
 
-def client_of(publisher: Publishes, limits: Limits = SMALL) -> httpx.AsyncClient:
+def client_of(
+    publisher: Publishes, limits: Limits = SMALL, access: AccessPolicy | None = None
+) -> httpx.AsyncClient:
     """Return a client of the public port with *publisher* behind it."""
 
     async def nobody(*_: object) -> None:
         raise NotImplementedError
 
-    return http_client(create_app(WebParts(publisher=publisher, limits=limits, subscribe=nobody)))
+    access = access or AccessPolicy()
+    parts = WebParts(publisher=publisher, limits=limits, subscribe=nobody, access=access)
+    return http_client(create_app(parts))
 
 
 async def in_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -251,6 +257,108 @@ async def test_lines_that_grow_too_big_on_the_wire_are_refused() -> None:
 
     assert (503, "NO_BROKER") == (fits.status_code, fits.json()["message"])
     assert (413, "BODY_TOO_BIG") == (over.status_code, over.json()["message"])
+
+
+ALICE, OURS = Secret(b"alice"), Secret(b"ours")
+BEARER = {"Authorization": "Bearer alice"}
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_a_secret_goes_to_the_publisher(path: str, publisher: RecordingPublisher) -> None:
+    """Whoever brings none publishes without."""
+    client = client_of(publisher)
+
+    await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
+    await client.post(f"{path}?topic=t", content=b"x")
+
+    assert [ALICE, None] == publisher.secrets
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_nsqd_wants_a_secret_and_there_is_none(path: str) -> None:
+    """401 says how to bring one, and not where nsqd is."""
+    publisher = RecordingPublisher(AuthRequired("nsqd at inner:4150 asks for AUTH"))
+
+    answer = await client_of(publisher).post(f"{path}?topic=t", content=b"x")
+
+    assert (401, "AUTH_REQUIRED") == (answer.status_code, answer.json()["message"])
+    assert "Bearer" == answer.headers["www-authenticate"]
+    assert "Authorization: Bearer SECRET" in answer.json()["detail"]
+    assert "inner" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+@pytest.mark.parametrize(
+    "error,detail",
+    [
+        (BrokerRefused("E_AUTH_FAILED", "AUTH failed"), 'E_AUTH_FAILED AUTH failed; topic "t"'),
+        (
+            BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for PUB on "t" ""'),
+            'E_UNAUTHORIZED AUTH failed for PUB on "t" ""',
+        ),
+        (
+            BrokerRefused("E_UNAUTHORIZED", "AUTH no authorizations found"),
+            'E_UNAUTHORIZED AUTH no authorizations found; topic "t"',
+        ),
+    ],
+    ids=["not known", "not granted", "nothing granted"],
+)
+async def test_a_secret_that_is_refused_is_403_and_names_the_topic(
+    path: str, error: BrokerRefused, detail: str
+) -> None:
+    """nsqd names it when a secret is not good enough, and not when it is not known."""
+    client = client_of(RecordingPublisher(error))
+
+    answer = await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
+
+    assert (403, detail) == (answer.status_code, answer.json()["detail"])
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_a_secret_that_cannot_be_used_is_400(
+    path: str, publisher: RecordingPublisher
+) -> None:
+    """Two headers, or one that is malformed: nothing is published."""
+    client = client_of(publisher)
+    twice = [("Authorization", "Bearer alice"), ("Authorization", "Bearer bob")]
+
+    answers = [
+        await client.post(f"{path}?topic=t", content=b"x", headers=headers)
+        for headers in ([("Authorization", "Bearer")], twice)
+    ]
+
+    assert [(400, "INVALID_AUTHORIZATION")] * 2 == [
+        (answer.status_code, answer.json()["message"]) for answer in answers
+    ]
+    assert [] == publisher.secrets
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_everybody_may_be_asked_for_a_secret(
+    path: str, publisher: RecordingPublisher
+) -> None:
+    """--require-auth: before the body is read, whatever nsqd says."""
+    client = client_of(publisher, access=AccessPolicy(require_auth=True))
+
+    without = await client.post(f"{path}?topic=t", content=b"x" * 1_000)
+    other = await client.post(f"{path}?topic=t", headers={"Authorization": "Basic YTpi"})
+    taken = await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
+
+    assert [401, 401, 200] == [answer.status_code for answer in (without, other, taken)]
+    assert [ALICE] == publisher.secrets
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_who_brings_no_secret_may_be_lent_ours(
+    path: str, publisher: RecordingPublisher
+) -> None:
+    """--auth-anonymous: who brings one uses that."""
+    client = client_of(publisher, access=AccessPolicy(anonymous_secret=OURS))
+
+    await client.post(f"{path}?topic=t", content=b"x")
+    await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
+
+    assert [OURS, ALICE] == publisher.secrets
 
 
 REQUESTS = [

@@ -216,17 +216,20 @@ async def test_a_socket_without_a_broker_that_wants_auth_is_left_alone() -> None
 
 
 async def test_a_broker_that_came_back_is_asked(broker: GuardedBroker) -> None:
-    """A socket that lost it is not subscribed there, and its secret may be gone meanwhile."""
+    """A socket that lost it is not subscribed there; a SUB could make what was deleted."""
     looking, holder = Looking(), Holder(broker.address)
     looking.watch(holder)
     await looking.after(0.0)
+    subscribed = len(broker.all(Subscribe))
 
     holder.addresses = ()
+    await looking.after(PERIOD_S)
     broker.grants.clear()
     await looking.after(PERIOD_S)
     await looking.after(PERIOD_S)
 
     assert ["E_AUTH_FAILED"] == holder.codes
+    assert (1, 1) == (subscribed, len(broker.all(Subscribe)))
 
 
 async def test_one_of_several_brokers_alone_ends_nobody(

@@ -17,7 +17,7 @@ from gateway.web.credentials import AccessPolicy
 from tests.support.guarded_broker import GuardedBroker
 from tests.support.manual_clock import ManualClock, until
 from tests.support.public_port import public_port
-from tests.support.scripted_broker import silence
+from tests.support.scripted_broker import refuse, silence
 from tests.support.subscriber_client import Json, SubscriberClient, open_socket, refusal, sub_url
 
 ALICE, BOB, OURS = "alice's-secret", "bob's-secret", "our-own-secret"
@@ -251,6 +251,16 @@ async def test_a_broker_that_went_meanwhile_is_told(broker: GuardedBroker, url: 
         closed, _ = await client.closed()
 
     assert ("NO_BROKER", True, 1014) == (error["code"], error["retryable"], closed)
+
+
+async def test_a_channel_that_is_full_is_told(broker: GuardedBroker, url: str) -> None:
+    """1013: AUTH was right; there may be room later."""
+    broker.on(Subscribe, refuse("E_SUB_FAILED", "SUB failed consumers for t:c exceeds limit of 1"))
+    async with open_socket(url) as client:
+        error = await client.ask(auth(ALICE))
+        closed, _ = await client.closed()
+
+    assert ("E_SUB_FAILED", True, 1013) == (error["code"], error["retryable"], closed)
 
 
 async def test_sockets_that_wait_for_auth_are_few(broker: GuardedBroker) -> None:
