@@ -47,9 +47,9 @@ class PendingPublish(msgspec.Struct, eq=False):
     """Whose publish it is; None: nobody's in particular."""
 
 
-def size_in_mpub(bodies: Sequence[bytes]) -> int:
-    """Return what *bodies* take in an MPUB, each with its size; the count is not included."""
-    return _SIZE_BYTES * len(bodies) + sum(map(len, bodies))
+def size_in_mpub(lengths: Sequence[int]) -> int:
+    """Return what bodies of *lengths* take in an MPUB, each with its size; without the count."""
+    return _SIZE_BYTES * len(lengths) + sum(lengths)
 
 
 class Batch:

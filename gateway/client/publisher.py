@@ -137,7 +137,7 @@ class Publisher:
         if not 0 <= defer_ms <= limits.max_req_timeout_ms:
             text = f"defer of {defer_ms} ms, allowed: 0 to {limits.max_req_timeout_ms} ms"
             raise InvalidRequest("INVALID_DEFER", text)
-        await self._put(topic, (body,), size_in_mpub((body,)), defer_ms=defer_ms, secret=secret)
+        await self._put(topic, (body,), size_in_mpub((len(body),)), defer_ms=defer_ms, secret=secret)
 
     async def publish_many(
         self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
@@ -151,7 +151,7 @@ class Publisher:
         ):
             for body in bodies:
                 self._check_body(body)
-        size_bytes = 4 + size_in_mpub(bodies)
+        size_bytes = 4 + size_in_mpub(lengths)
         limit_bytes = self.options.limits.max_body_size_bytes
         if size_bytes > limit_bytes:
             text = f"{len(bodies)} messages take {size_bytes} bytes, the limit is {limit_bytes}"

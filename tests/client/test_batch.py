@@ -34,7 +34,7 @@ def pending(
     *bodies: bytes, topic: str = "t", defer_ms: int = 0, deadline: float = 5.0, alone: bool = False
 ) -> PendingPublish:
     """Return one caller's publish."""
-    size_bytes = size_in_mpub(bodies)
+    size_bytes = size_in_mpub([len(body) for body in bodies])
     return PendingPublish(topic, bodies, defer_ms, size_bytes, deadline, ignore, alone)
 
 
