@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias, cast
 
+from gateway.client.pulse import Pulse
 from gateway.client.tls import TlsOptions
 from gateway.errors import BrokerRefused, BrokerUnreachable, SettingsError
 from gateway.protocol.authorization import Authorization
@@ -112,9 +113,8 @@ class BrokerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._replies: deque[Callable[[Reply], None]] = deque()
-        self._last_read = 0.0
         self._is_reading = True
-        self._pulse: asyncio.TimerHandle | None = None
+        self._pulse = Pulse(self, options.heartbeat_interval_s)
         self._is_in_use = False
         self._error: BrokerUnreachable | None = None
         self._ended = asyncio.Event()
@@ -126,12 +126,12 @@ class BrokerConnection(asyncio.Protocol):
         # TCP gives no other; uvloop's is one by its methods, not by its class.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
-        self.opened_at = self._last_read = self._loop.time()
-        self._schedule_pulse()
+        self.opened_at = self._loop.time()
+        self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
         """Hand on what one read of the socket says."""
-        self._last_read = self._loop.time()
+        self._pulse.last_read = self._loop.time()
         self._take_all(self._protocol.receive_data(data))
 
     def _take_all(self, events: list[Event]) -> None:
@@ -149,8 +149,7 @@ class BrokerConnection(asyncio.Protocol):
         """End: every command without an answer learns it, then the listener does."""
         self.is_open = False
         self._transport = None
-        if self._pulse is not None:
-            self._pulse.cancel()
+        self._pulse.stop()
         reason = f"connection lost ({exc})" if exc else "the broker closed the connection"
         error = self._error or BrokerUnreachable(self.address, reason)
         self._error = error
@@ -191,28 +190,15 @@ class BrokerConnection(asyncio.Protocol):
             self._replies.popleft()(frame)
         return BrokerUnreachable(self.address, reason)
 
-    # The peer's silence
+    # What the pulse tells
 
-    def _schedule_pulse(self) -> None:
-        """Look again when the peer has been silent too long, or needs a sign that we live."""
-        if self._pulse is not None:
-            self._pulse.cancel()
-        interval_s = self.options.heartbeat_interval_s
-        if math.isfinite(interval_s):
-            due = self._last_read + 2 * interval_s
-            if not self._is_reading:
-                due = self._loop.time() + interval_s
-            self._pulse = self._loop.call_at(due, self._on_pulse)
+    def give_sign(self) -> None:
+        """Let the broker see that we live, where heartbeats are not read."""
+        self.send(Nop())
 
-    def _on_pulse(self) -> None:
-        limit_s = 2 * self.options.heartbeat_interval_s
-        if not self._is_reading:
-            # Heartbeats lie unread in the socket; the broker must see that we live all the same.
-            self.send(Nop())
-        elif self._loop.time() >= self._last_read + limit_s:
-            self._fail(f"silent for two heartbeats ({limit_s:g} s)")
-            return
-        self._schedule_pulse()
+    def peer_is_silent(self, for_s: float) -> None:
+        """Count the broker as dead."""
+        self._fail(f"silent for two heartbeats ({for_s:g} s)")
 
     # Out
 
@@ -353,16 +339,14 @@ class BrokerConnection(asyncio.Protocol):
         if self._is_reading and self._transport is not None and self.is_open:
             self._is_reading = False
             self._transport.pause_reading()
-            self.send(Nop())
-            self._schedule_pulse()
+            self._pulse.reading_paused()
 
     def resume_reading(self) -> None:
         """Read again."""
         if not self._is_reading and self._transport is not None and self.is_open:
             self._is_reading = True
-            self._last_read = self._loop.time()
             self._transport.resume_reading()
-            self._schedule_pulse()
+            self._pulse.reading_resumed()
 
     # The end
 
@@ -386,9 +370,8 @@ class BrokerConnection(asyncio.Protocol):
         """Close at once for *reason*; what is written and not yet sent is lost."""
         self.is_open = False
         self._error = self._error or BrokerUnreachable(self.address, reason)
-        if self._pulse is not None:
-            # asyncio does not tell the end of a transport whose TLS handshake failed.
-            self._pulse.cancel()
+        # Here too: asyncio does not tell the end of a transport whose TLS handshake failed.
+        self._pulse.stop()
         if self._transport is not None:
             self._transport.abort()
 

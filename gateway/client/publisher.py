@@ -137,7 +137,8 @@ class Publisher:
         if not 0 <= defer_ms <= limits.max_req_timeout_ms:
             text = f"defer of {defer_ms} ms, allowed: 0 to {limits.max_req_timeout_ms} ms"
             raise InvalidRequest("INVALID_DEFER", text)
-        await self._put(topic, (body,), size_in_mpub((len(body),)), defer_ms=defer_ms, secret=secret)
+        size_bytes = size_in_mpub((len(body),))
+        await self._put(topic, (body,), size_bytes, defer_ms=defer_ms, secret=secret)
 
     async def publish_many(
         self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
