@@ -42,7 +42,7 @@ from gateway.protocol.connection import (
     Role,
     V2Connection,
 )
-from gateway.protocol.frames import ErrorFrame, Message, Response
+from gateway.protocol.frames import OK, ErrorFrame, Message, Response
 from gateway.protocol.identify import Answer, Offer
 from gateway.protocol.states import State
 from gateway.secret import Secret
@@ -59,7 +59,7 @@ class ConnectionOptions:
 
     offer: Offer = field(default_factory=lambda: Offer(feature_negotiation=True))
     connect_timeout_ms: int = 2_000
-    """Time for the TCP connection, and again for the answer to IDENTIFY and to SUB."""
+    """Time for each step of the opening: TCP, IDENTIFY, TLS and its OK, compression, AUTH, SUB."""
     close_timeout_ms: int = 2_000
     """Time for the answer to CLS."""
     tls: TlsOptions | None = None
@@ -184,7 +184,11 @@ class BrokerConnection(asyncio.Protocol):
         self._replies.popleft()(reply)
 
     def _fail(self, reason: str, frame: ErrorFrame | None = None) -> BrokerUnreachable:
-        """Close for *reason*; *frame* answers the oldest command, the others get no answer."""
+        """
+        Close for *reason*; *frame* answers the oldest command, the others get no answer.
+
+        Returns the error, for those who raise it.
+        """
         self.abort(reason)
         if frame is not None and self._replies:
             self._replies.popleft()(frame)
@@ -310,8 +314,11 @@ class BrokerConnection(asyncio.Protocol):
         self._is_in_use = True
 
     async def subscribe(self, topic: str, channel: str) -> None:
-        """Join *channel* of *topic*; raises as `request` does."""
-        await self.request(Subscribe(topic, channel), timeout_ms=self.options.connect_timeout_ms)
+        """Join *channel* of *topic*; raises as `request` does, for an answer other than OK too."""
+        command = Subscribe(topic, channel)
+        reply = await self.request(command, timeout_ms=self.options.connect_timeout_ms)
+        if reply != OK:
+            raise self._fail(f"answered {reply.data[:64]!r} to SUB, which is not OK")
 
     def ready(self, count: int) -> None:
         """Let at most *count* messages be in flight here."""

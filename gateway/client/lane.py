@@ -8,12 +8,11 @@ caller is decided here, and who is told is the publisher's business.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.client.backoff import Backoff
+from gateway.client.attempts import Attempts
 from gateway.client.batch import Batch, PendingPublish, PublishQueue
 from gateway.client.connection import (
     BrokerConnection,
@@ -30,9 +29,9 @@ from gateway.errors import (
     OutcomeUnknown,
     PublishError,
 )
-from gateway.protocol.frames import ErrorFrame, Message, Response
+from gateway.protocol.frames import OK, ErrorFrame, Message, Response
 from gateway.protocol.wire import Limits
-from gateway.telemetry import get_logger, spawn
+from gateway.telemetry import get_logger
 
 logger = get_logger()
 
@@ -73,8 +72,8 @@ class LaneOwner(Protocol):
     def lane_failed(self, lane: Lane) -> None:
         """Learn that *lane* could not be opened; `Lane.error` says why."""
 
-    def keeps(self, lane: Lane) -> bool:
-        """Tell whether a lane that has lost its connection is to get another."""
+    def lane_ended(self, lane: Lane) -> bool:
+        """Learn that *lane* has lost its connection; tell whether it is to get another."""
 
 
 class Lane:
@@ -86,14 +85,11 @@ class Lane:
         self.queue = PublishQueue(pool.options.limits)
         self.error: GatewayError | None = None
         """Why it could not be opened, or has ended; None before the first try."""
-        self.tried = asyncio.Event()
-        """Set when a try has shown whether the lane opens; until then publishes wait for it."""
         self._in_flight: Batch | None = None
         self._in_flight_deadline = 0.0
         """When what is in flight must have been answered, monotonic seconds."""
         self._connection: BrokerConnection | None = None
-        self._backoff = Backoff(random.random)
-        self._opening: asyncio.Task[None] | None = None
+        self._attempts = Attempts(f"connect publisher to {address}", self._connect)
         self._has_refused = False
         self._flush_is_due = False
 
@@ -101,6 +97,11 @@ class Lane:
     def is_open(self) -> bool:
         """Whether a command can be written now."""
         return self._connection is not None and self._connection.is_open
+
+    @property
+    def tried(self) -> asyncio.Event:
+        """Set when a try has shown whether the lane opens; until then publishes wait for it."""
+        return self._attempts.tried
 
     @property
     def load_bytes(self) -> int:
@@ -144,7 +145,7 @@ class Lane:
         # Without those whose callers have been told already that their time is over.
         publishes = [publish for publish in batch.publishes if publish.is_held]
         if isinstance(reply, Response):
-            self._pool.settle(publishes, None)
+            self._pool.settle(publishes, self._understood(reply))
         elif isinstance(reply, BrokerUnreachable):
             text = f"{reply}; it was written before, so it may or may not be published"
             self._pool.settle(publishes, OutcomeUnknown(text))
@@ -152,10 +153,21 @@ class Lane:
             self._refused(batch, publishes, reply)
         self._flush()
 
+    def _understood(self, reply: Response) -> OutcomeUnknown | None:
+        """Return None for OK; a broker that says anything else is not talked to any more."""
+        if reply == OK:
+            return None
+        text = f"nsqd at {self.address} answered {reply.data[:64]!r} to a publish, which is not OK"
+        if self._connection is not None:
+            self._connection.abort(text)
+        return OutcomeUnknown(f"{text}; it may or may not be published")
+
     def _refused(self, batch: Batch, publishes: list[PendingPublish], frame: ErrorFrame) -> None:
         """Give each of *publishes*, those of *batch* that are waited for, an answer of its own."""
-        # The broker closes the connection behind a refusal; that is no sign that it is gone.
+        # The broker closes the connection behind a refusal; that is no sign that it is gone, so
+        # where no other lane is open publishes wait for the next connection of this one.
         self._has_refused = True
+        self.tried.clear()
         if publishes and len(batch.publishes) > 1 and frame.code in _SENT_ONE_BY_ONE:
             for publish in publishes:
                 publish.goes_alone = True
@@ -192,21 +204,7 @@ class Lane:
 
     def open(self) -> None:
         """Try to connect in the background, for ever; `tried` is set after the first try."""
-        self._spawn(self._open())
-
-    def _spawn(self, opening: Coroutine[None, None, None]) -> None:
-        self._opening = spawn(f"connect publisher to {self.address}", opening)
-
-    async def _open(self) -> None:
-        if not await self._connect():
-            await self._reopen()
-
-    async def _reopen(self) -> None:
-        while True:
-            await asyncio.sleep(self._backoff.next_delay_s())
-            if await self._connect():
-                logger.info("publisher connected", nsqd=self.address)
-                return
+        self._attempts.begin_now()
 
     async def _connect(self) -> bool:
         """Try to connect; True when the lane is open, else `error` says why not."""
@@ -220,23 +218,23 @@ class Lane:
             self._pool.lane_failed(self)
             return False
         self._connection = connection
+        if self.error is not None:
+            logger.info("publisher connected", nsqd=self.address)
+        self.error = None
         self.tried.set()
         self._flush()
         return True
 
     def cancel(self) -> None:
         """Try no more to connect; what waits here goes to other lanes."""
-        if self._opening is not None:
-            self._opening.cancel()
+        self._attempts.cancel()
         self.tried.set()
         for publish in self.queue.take_all():
             self._pool.submit(publish)
 
     async def close(self) -> None:
         """Close the connection, or stop trying to get one."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait({self._opening})
+        await self._attempts.close()
         if self._connection is not None:
             await self._connection.close()
 
@@ -253,26 +251,19 @@ class Lane:
 
     def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
         """Move what was not written to other lanes, and connect again."""
-        pool = self._pool
         self._connection = None
         self.error = error
-        if pool.is_closing:
-            return
         has_refused, self._has_refused = self._has_refused, False
-        if has_refused:
-            # It will be back at once: where no other lane is open, publishes wait for it.
-            self.tried.clear()
-        else:
+        if not (has_refused or self._pool.is_closing):
             logger.warning("publisher disconnected", nsqd=self.address, reason=error.reason)
+        is_kept = self._pool.lane_ended(self)
         for publish in self.queue.take_all():
-            pool.submit(publish)
-        if not pool.keeps(self):
-            return
-        self._backoff.connection_held(asyncio.get_running_loop().time() - connection.opened_at)
-        if has_refused:
-            self.open()
-        else:
-            self._spawn(self._reopen())
+            self._pool.submit(publish)
+        held_s = asyncio.get_running_loop().time() - connection.opened_at
+        if is_kept and has_refused:
+            self._attempts.begin_now()
+        elif is_kept:
+            self._attempts.begin_later(held_s=held_s)
 
 
 def _refusal(frame: ErrorFrame) -> PublishError:

@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.client.backoff import Backoff
+from gateway.client.attempts import Attempts
 from gateway.client.connection import BrokerConnection, ConnectionOptions
 from gateway.client.opening import open_connection
 from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError
 from gateway.protocol.frames import ErrorFrame, Message
-from gateway.telemetry import spawn
 
 
-class Wanted(Protocol):
-    """What a place needs to know of `SubscriptionOptions`."""
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions:
+    """What is subscribed to, and how to connect."""
 
-    @property
-    def topic(self) -> str:
-        """What is subscribed to."""
-
-    @property
-    def channel(self) -> str:
-        """On which channel."""
-
-    @property
-    def connection(self) -> ConnectionOptions:
-        """How to connect."""
-
-
-class Hearer(Protocol):
-    """What a place needs of `SubscriptionListener`."""
-
-    def answer_refused(self, source: int, frame: ErrorFrame) -> None:
-        """Learn that the broker refused an earlier finish, requeue or touch."""
+    topic: str
+    channel: str
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
 
 class PlaceOwner(Protocol):
     """The subscription, as its places see it."""
 
-    is_closing: bool
-
     @property
-    def options(self) -> Wanted:
-        """What to subscribe to."""
+    def options(self) -> PlaceOptions:
+        """What is subscribed to, and how."""
 
-    @property
-    def listener(self) -> Hearer:
-        """Who is told of refusals."""
+    def has_source(self, number: int) -> bool:
+        """Tell whether *number* is a source that is open."""
 
     def next_number(self) -> int:
         """Return the number of the next source."""
@@ -66,6 +47,9 @@ class PlaceOwner(Protocol):
     def messages_arrived(self, source: int, messages: list[Message]) -> None:
         """Take what came."""
 
+    def answer_refused(self, source: int, frame: ErrorFrame) -> None:
+        """Learn that the broker refused an earlier finish, requeue or touch."""
+
 
 class Place:
     """One broker; `open` first, `close` last."""
@@ -78,36 +62,22 @@ class Place:
         self.connection: BrokerConnection | None = None
         self.error: GatewayError | None = None
         """Why it could not be opened; None before the first try."""
-        self.tried = asyncio.Event()
-        """Set after the first try."""
-        self._backoff = Backoff(random.random)
-        self._opening: asyncio.Task[None] | None = None
+        self._held_s = 0.0
+        self._attempts = Attempts(f"subscribe on {address}", self._connect)
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection, or one is being subscribed on."""
         return self.connection is not None
 
+    @property
+    def tried(self) -> asyncio.Event:
+        """Set after the first try."""
+        return self._attempts.tried
+
     def open(self) -> None:
         """Try at once, and then for ever, until messages can come."""
-        self._spawn(self._open())
-
-    def reopen(self) -> None:
-        """Try for ever, the first time after a moment."""
-        self._spawn(self._reopen())
-
-    def _spawn(self, opening: Coroutine[None, None, None]) -> None:
-        self._opening = spawn(f"subscribe on {self.address}", opening)
-
-    async def _open(self) -> None:
-        if not await self._connect():
-            await self._reopen()
-
-    async def _reopen(self) -> None:
-        while True:
-            await asyncio.sleep(self._backoff.next_delay_s())
-            if await self._connect():
-                return
+        self._attempts.begin_now()
 
     async def _connect(self) -> bool:
         """Try to connect and subscribe; True when messages can come, else `error` says why not."""
@@ -123,7 +93,6 @@ class Place:
         except (BrokerUnreachable, AuthRequired, BrokerRefused) as error:
             self.connection = None
             self.error = error
-            self.tried.set()
             subscription.try_failed(error)
             return False
         except BaseException:
@@ -131,43 +100,41 @@ class Place:
                 connection.abort()
             raise
         subscription.source_opened(self)
-        self.tried.set()
         return True
 
     # What the connection tells
 
     def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
-        """Hand on what came; what was on its way when the subscription ended goes back at once."""
-        if self._subscription.is_closing:
+        """Hand on what came; what comes before the source counts, or after, goes back at once."""
+        if self._subscription.has_source(self.number):
+            self._subscription.messages_arrived(self.number, messages)
+        else:
             connection.requeue([message.id for message in messages], delay_ms=0)
-            return
-        self._subscription.messages_arrived(self.number, messages)
 
     def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Hand on that an answer was refused."""
         del connection
-        self._subscription.listener.answer_refused(self.number, frame)
+        self._subscription.answer_refused(self.number, frame)
 
     def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
         """Tell the subscription, once it had counted on this connection."""
         if connection is self.connection:
             self.connection = None
-            held_s = asyncio.get_running_loop().time() - connection.opened_at
-            self._backoff.connection_held(held_s)
+            self._held_s = asyncio.get_running_loop().time() - connection.opened_at
             self._subscription.source_lost(self, error)
+
+    def reopen(self) -> None:
+        """Try for ever, the first time after a moment."""
+        self._attempts.begin_later(held_s=self._held_s)
 
     # The end
 
     def cancel(self) -> None:
         """Try no more."""
-        if self._opening is not None:
-            self._opening.cancel()
+        self._attempts.cancel()
 
     async def close(self) -> None:
         """Leave the broker with CLS, or stop trying to reach it."""
         connection, self.connection = self.connection, None
-        if self._opening is not None and not self._opening.done():
-            self._opening.cancel()
-            await asyncio.wait({self._opening})
-        elif connection is not None:
+        if not await self._attempts.close() and connection is not None:
             await connection.close()

@@ -72,7 +72,8 @@ class Pool:
                 if address not in known:
                     self._add_lane(address)
         for lane in self._lanes[:]:
-            if not (lane.is_open or self.keeps(lane)):
+            if not (lane.is_open or lane.address in addresses):
+                self._lanes.remove(lane)
                 lane.cancel()
 
     def _add_lane(self, address: str) -> None:
@@ -91,13 +92,6 @@ class Pool:
         errors = {lane.address: lane.error for lane in self._lanes if not lane.is_open}
         return [str(error) for error in errors.values() if not isinstance(error, AuthRequired)]
 
-    def keeps(self, lane: Lane) -> bool:
-        """Tell whether *lane* is to be opened again; if not it is one no more."""
-        if lane.address in self._addresses:
-            return True
-        self._lanes.remove(lane)
-        return False
-
     # Work
 
     @property
@@ -107,6 +101,10 @@ class Pool:
 
     def submit(self, publish: PendingPublish) -> None:
         """Queue *publish* on a lane that is open or about to be; without one, answer it."""
+        if self.is_closing:
+            text = "its connections are being closed; nothing was published, try again"
+            self.settle([publish], NoBroker(text))
+            return
         self._turn += 1
         lane = choose(self._lanes, publish.topic, turn=self._turn)
         if lane is None:
@@ -130,7 +128,7 @@ class Pool:
         for lane in self._lanes:
             if isinstance(lane.error, AuthRequired | BrokerRefused):
                 return lane.error
-        reasons = {lane.address: str(lane.error) for lane in self._lanes}
+        reasons = {lane.address: str(lane.error) for lane in self._lanes if lane.error is not None}
         text = "; ".join(reasons.values()) or "no address of an nsqd is known"
         return NoBroker(f"no nsqd can take it, nothing was published ({text})")
 
@@ -154,6 +152,13 @@ class Pool:
         """Tell the publisher, which remembers it for a while."""
         self._publisher.refused(self, topic, error)
 
+    def lane_ended(self, lane: Lane) -> bool:
+        """Tell whether *lane* is to get another connection; one whose broker is not named goes."""
+        is_kept = lane.address in self._addresses and not self.is_closing
+        if not is_kept and lane in self._lanes:
+            self._lanes.remove(lane)
+        return is_kept
+
     def lane_failed(self, lane: Lane) -> None:
         """Tell the publisher when no broker is left that takes the secret."""
         error = lane.error
@@ -165,9 +170,12 @@ class Pool:
     # The end
 
     async def close(self) -> None:
-        """Close every connection; what waits here must have been answered before."""
+        """Close every connection; what still waits is answered with NoBroker."""
         self.is_closing = True
-        await asyncio.gather(*(lane.close() for lane in self._lanes))
+        lanes = self._lanes[:]
+        for lane in lanes:
+            lane.cancel()
+        await asyncio.gather(*(lane.close() for lane in lanes))
 
     def abort(self) -> None:
         """Close every connection at once."""

@@ -47,7 +47,7 @@ class PublisherOptions(LaneOptions):
     max_secrets: int = 256
     """Secrets that have connections at a time; the one least recently used makes room."""
     secret_idle_s: float = 60.0
-    """How long the connections of a secret are kept without a publish."""
+    """So long at least, and less than twice as long, connections of a secret are kept unused."""
 
 
 class Publisher:
@@ -99,6 +99,13 @@ class Publisher:
 
         Returns one line for each broker that cannot be reached now.
         """
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> list[str]:
         if self._own_discovery is not None:
             await self._own_discovery.start()
         self._watch = self._discovery.watch_nodes(self._found)
@@ -243,13 +250,14 @@ class Publisher:
 
     def settle(self, publishes: Sequence[PendingPublish], error: GatewayError | None) -> None:
         """Tell the callers of *publishes*, each once, and give their bytes free."""
-        for publish in publishes:
-            if publish.is_held:
-                publish.is_held = False
-                self._held_bytes -= publish.size_bytes
-                publish.done(error)
+        held = [publish for publish in publishes if publish.is_held]
+        for publish in held:
+            publish.is_held = False
+            self._held_bytes -= publish.size_bytes
         if not self._held_bytes:
             self._became_idle.set()
+        for publish in held:
+            publish.done(error)
 
     def _on_sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -329,17 +337,20 @@ class Publisher:
     async def stop(self) -> None:
         """Take no more, wait for what has been taken within the publish timeout, then close."""
         self._takes_no_more = True
-        while self._held_bytes:
-            self._became_idle.clear()
-            await self._became_idle.wait()  # the sweep bounds it
-        for timer in (self._sweep, self._reaper):
-            if timer is not None:
-                timer.cancel()
-        if self._watch is not None:
-            self._watch.close()
-        if self._own_discovery is not None:
-            await self._own_discovery.stop()
-        await asyncio.gather(*(pool.close() for pool in self._pools.values()), *self._closing)
+        try:
+            while self._held_bytes:
+                self._became_idle.clear()
+                await self._became_idle.wait()  # the sweep bounds it
+        finally:
+            for timer in (self._sweep, self._reaper):
+                if timer is not None:
+                    timer.cancel()
+            if self._watch is not None:
+                self._watch.close()
+            if self._own_discovery is not None:
+                await self._own_discovery.stop()
+            pools = [pool.close() for pool in self._pools.values()]
+            await asyncio.gather(*pools, *self._closing)
 
     def abort(self) -> None:
         """Close every connection at once: what is unanswered has an unknown outcome."""

@@ -15,16 +15,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
-from gateway.client.answering import Answering
+from gateway.client.answer_writer import AnswerWriter
 from gateway.client.connection import ConnectionOptions
-from gateway.client.consumption import Consumption, ConsumptionOptions, Delivery, claim
+from gateway.client.consumption import ConsumptionOptions, Delivery, claim
 from gateway.client.lookup import Discovery, LookupOptions
 from gateway.client.ready import ReadyOptions
 from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import BrokerUnreachable
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer, Offer
-from gateway.telemetry import get_logger
+from gateway.telemetry import get_logger, spawn
 
 logger = get_logger()
 
@@ -76,15 +76,8 @@ class Subscriber:
             topic=topic, channel=channel, connection=options.connection, ready=options.ready
         )
         self._subscription = Subscription(self._discovery, wanted, self)
-        self._answering = Answering(self._subscription)
-        self._consumption = Consumption(
-            options.consumption,
-            self._subscription.plan,
-            self._answering,
-            topic=topic,
-            channel=channel,
-        )
-        self._answering.begin(self._consumption)
+        self._answers = AnswerWriter(self._subscription, options.consumption)
+        self._consumption = self._answers.consumption
         self._lists: deque[list[Delivery]] = deque()
         """What came and nobody has taken yet."""
         self._rest: deque[Delivery] = deque()
@@ -92,6 +85,7 @@ class Subscriber:
         self._something_came = asyncio.Event()
         self._overdue_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
+        self._stopping: asyncio.Task[None] | None = None
         self._workers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -156,12 +150,15 @@ class Subscriber:
 
     async def _next(self) -> Delivery | None:
         """Return the next delivery; None once the subscriber stops."""
-        while not self._rest:
-            if not await self._wait():
-                return None
-            if self._lists:  # another worker may have taken it
+        while not self._rest and not self._is_stopping:
+            if self._lists:
                 self._rest.extend(self._lists.popleft())
-        return self._rest.popleft()
+                # Those who wait as well may each take one of them.
+                self._something_came.set()
+            else:
+                self._something_came.clear()
+                await self._something_came.wait()
+        return None if self._is_stopping else self._rest.popleft()
 
     def _drop_overdue(self) -> None:
         """
@@ -233,14 +230,14 @@ class Subscriber:
     def finish(self, deliveries: Sequence[Delivery]) -> None:
         """Finish *deliveries*, or none: raises AlreadyAnswered when one was answered before."""
         claim(deliveries)
-        self._answering.finish(deliveries)
+        self._answers.finish(deliveries)
 
     def requeue(
         self, deliveries: Sequence[Delivery], delay_ms: int | None = None, *, backoff: bool = True
     ) -> None:
         """Give *deliveries* back, as `Delivery.requeue` does; raises as `finish` does."""
         claim(deliveries)
-        self._answering.requeue(deliveries, delay_ms=delay_ms, backoff=backoff)
+        self._answers.requeue(deliveries, delay_ms=delay_ms, backoff=backoff)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -308,23 +305,29 @@ class Subscriber:
         RDY 0, what nobody took goes back at once, handlers that run get `stop_timeout_s`, what
         is then unanswered goes back (REQ 0), and each broker is left with CLS.
         """
-        if self._is_stopping:
-            return
+        if self._stopping is None:
+            self._stopping = spawn("stop a subscriber", self._stop(asyncio.current_task()))
+        # A caller that is cancelled, or goes, leaves the work to go on.
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, caller: asyncio.Task[object] | None) -> None:
         self._is_stopping = True
         if self._overdue_timer is not None:
             self._overdue_timer.cancel()
         self._something_came.set()
-        self._subscription.set_window(0)
-        waiting = [delivery for batch in (*self._lists, self._rest) for delivery in batch]
-        self._lists.clear()
-        self._rest.clear()
-        if waiting:
-            self.requeue(waiting, 0, backoff=False)
-        current = asyncio.current_task()
-        workers = {worker for worker in self._workers if worker is not current}
-        if workers:
-            await asyncio.wait(workers, timeout=self.options.stop_timeout_s)
-        self._answering.flush()
-        self._answering.carry_out(self._consumption.hand_back(self._now()))
-        await self._subscription.close()
-        await self._discovery.stop()
+        try:
+            self._subscription.set_window(0)
+            waiting = [delivery for batch in (*self._lists, self._rest) for delivery in batch]
+            self._lists.clear()
+            self._rest.clear()
+            if waiting:
+                self.requeue(waiting, 0, backoff=False)
+            # A handler may stop its own subscriber: it is not waited for.
+            workers = {worker for worker in self._workers if worker is not caller}
+            if workers:
+                await asyncio.wait(workers, timeout=self.options.stop_timeout_s)
+            self._answers.flush()
+            self._answers.carry_out(self._consumption.hand_back(self._now()))
+        finally:
+            await self._subscription.close()
+            await self._discovery.stop()

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.client.connection import BrokerConnection, ConnectionOptions
+from gateway.client.connection import BrokerConnection
 from gateway.client.lookup import Discovery, Watch
-from gateway.client.place import Place
+from gateway.client.place import Place, PlaceOptions
 from gateway.client.ready import ReadyOptions, ReadyPlan
 from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError, NoBroker
 from gateway.protocol.authorization import Authorization
@@ -27,12 +27,9 @@ from gateway.telemetry import spawn
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubscriptionOptions:
+class SubscriptionOptions(PlaceOptions):
     """What is subscribed to, and how."""
 
-    topic: str
-    channel: str
-    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     ready: ReadyOptions = field(default_factory=ReadyOptions)
 
 
@@ -147,6 +144,10 @@ class Subscription:
 
     # What the places tell
 
+    def has_source(self, number: int) -> bool:
+        """Tell whether *number* is a source that is open."""
+        return number in self._open
+
     def next_number(self) -> int:
         """Return the number of the next source."""
         self._last_number += 1
@@ -190,6 +191,10 @@ class Subscription:
         """Hand on what came."""
         self.plan.messages_arrived(source, self._now())
         self.listener.messages_arrived(source, messages)
+
+    def answer_refused(self, source: int, frame: ErrorFrame) -> None:
+        """Hand on that an answer was refused."""
+        self.listener.answer_refused(source, frame)
 
     # The window
 

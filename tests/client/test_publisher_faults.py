@@ -11,11 +11,12 @@ from gateway.client.connection import ConnectionOptions
 from gateway.client.publisher import Publisher, PublisherOptions
 from gateway.errors import NoBroker, OutcomeUnknown
 from gateway.protocol.commands import Identify, MultiPublish, Publish
-from gateway.protocol.frames import OK, ErrorFrame
+from gateway.protocol.frames import OK, ErrorFrame, Response
 from gateway.protocol.identify import Answer
+from gateway.secret import Secret
 from tests.support.manual_clock import ManualClock, turn, until
 from tests.support.publishing import Held, outcomes, publishing, refuse_bad_bodies, start
-from tests.support.scripted_broker import Peer, ScriptedBroker, close, refuse, silence
+from tests.support.scripted_broker import Peer, ScriptedBroker, close, refuse, say, silence
 
 TIMEOUT_S = 5.0
 SWEEP_S = 0.1
@@ -334,3 +335,45 @@ async def test_a_cancelled_start_leaves_nothing_open_behind_a_stop(
 
     for peer in peers:
         await peer.gone()
+
+
+async def test_a_cancelled_start_leaves_nothing_open(broker: ScriptedBroker) -> None:
+    """Whoever gives up on the start has nothing to stop."""
+    broker.on(Identify, silence)
+    tasks = asyncio.all_tasks()
+    starting = asyncio.ensure_future(Publisher([broker.address]).start())
+    peer = await broker.peer()
+    await peer.next(Identify)
+
+    starting.cancel()
+    await asyncio.wait({starting})
+
+    await peer.gone()
+    assert tasks == asyncio.all_tasks()
+
+
+async def test_an_answer_that_is_not_ok_is_no_ok(broker: ScriptedBroker) -> None:
+    """Nobody knows what it means for the message, and the broker is not asked for more."""
+    broker.on(Publish, say(Response(b"MAYBE")))
+    async with publishing(broker) as publisher:
+        peer = await broker.peer()
+        with pytest.raises(OutcomeUnknown, match="b'MAYBE' to a publish, which is not OK"):
+            await publisher.publish("t", b"1")
+
+        await peer.gone()
+
+
+async def test_what_waits_at_a_pool_that_is_closed_is_answered(broker: ScriptedBroker) -> None:
+    """The bytes are given free, so that a stop ends."""
+    held = Held(broker)
+    async with publishing(broker) as publisher:
+        secret = Secret(b"s")
+        publishes = [asyncio.ensure_future(publisher.publish("t", b"1", secret=secret))]
+        await held.peers.get()
+        publishes.append(asyncio.ensure_future(publisher.publish("t", b"2", secret=secret)))
+        await turn(2)
+
+        publisher._close_pool(publisher._pools[secret])
+
+        errors = await outcomes(*publishes)
+        assert [OutcomeUnknown, NoBroker] == [type(error) for error in errors]

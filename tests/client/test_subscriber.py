@@ -142,6 +142,7 @@ async def test_handlers_run_beside_each_other_up_to_the_concurrency(
 
     async with subscribed(broker) as (subscriber, peer):
         run = asyncio.ensure_future(subscriber.run(handle, concurrency=2))
+        await turn(3)  # both wait before anything is there
         peer.send(messages(1, 2, 3))
         await until(lambda: len(begun) == 2)
         await turn(3)
@@ -344,6 +345,30 @@ async def test_a_handler_that_does_not_end_is_not_waited_for_for_ever(
         await asyncio.wait({run})
 
     assert [("RDY", 10), ("RDY", 0), ("REQ", A, 0), ("CLS",)] == written(peer)
+
+
+async def test_a_stop_that_is_cancelled_goes_on(broker: ScriptedBroker) -> None:
+    """The next one waits for its end, and nothing is left open."""
+    tasks = asyncio.all_tasks()
+    release = asyncio.Event()
+    async with subscribed(broker) as (subscriber, peer):
+        run = asyncio.ensure_future(subscriber.run(lambda _: release.wait()))
+        peer.send(messages(1))
+        await until(lambda: subscriber.in_flight == 1)
+        await turn(2)
+        first = asyncio.ensure_future(subscriber.stop())
+        await turn(2)
+        first.cancel()
+        second = asyncio.ensure_future(subscriber.stop())
+        await turn(2)
+        was_done = second.done()
+        release.set()
+        await second
+        await run
+
+    assert (True, False) == (first.cancelled(), was_done)
+    await peer.gone()
+    assert tasks == asyncio.all_tasks()
 
 
 async def test_a_cancelled_run_hands_back_what_it_handles(broker: ScriptedBroker) -> None:

@@ -21,7 +21,7 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.frames import CLOSE_WAIT, ErrorFrame, Response
+from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 from gateway.protocol.identify import Answer
 from tests.support.deliveries import message_id, messages
 from tests.support.manual_clock import ManualClock, turn, until
@@ -107,6 +107,30 @@ async def test_a_start_subscribes(broker: ScriptedBroker, listener: Subscription
     assert [("opened", 1, 5_000)] == listener.all
     assert [] == peer.all(Ready)
     await subscriber.close()
+
+
+async def test_messages_that_come_with_the_answer_to_sub_go_back(
+    broker: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    """RDY is 0 then, so no broker sends them; one that does harms nothing."""
+    broker.on(Subscribe, say(OK, messages(0xA)))
+    subscriber = subscriber_of(listener, broker.address)
+
+    await subscriber.start()
+
+    assert Requeue(A, 0) == await (await broker.peer()).next(Requeue)
+    assert ["opened"] == [what for what, _, _ in listener.all]
+    await subscriber.close()
+
+
+async def test_a_broker_that_does_not_say_ok_to_sub_is_not_subscribed_to(
+    broker: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    """Nothing would ever come from there."""
+    broker.on(Subscribe, say(Response(b"MAYBE")))
+
+    with pytest.raises(NoBroker, match="b'MAYBE' to SUB, which is not OK"):
+        await subscriber_of(listener, broker.address).start()
 
 
 async def test_a_start_waits_for_the_first_broker_only(

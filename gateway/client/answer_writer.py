@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from gateway.client.consumption import (
     Action,
     Consumption,
+    ConsumptionOptions,
     Delivery,
     Finish,
     Ready,
@@ -20,17 +21,17 @@ _WRITTEN_AT_ONCE = 1_000
 """So many finished deliveries do not wait for the end of the turn."""
 
 
-class Answering:
-    """Writes what a `Consumption` says; `deliveries` are claimed before they come here."""
+class AnswerWriter:
+    """Writes what its `consumption` says; deliveries are claimed before they come here."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, options: ConsumptionOptions) -> None:
         self._subscription = subscription
-        self._consumption: Consumption | None = None
+        wanted = subscription.options
+        self.consumption = Consumption(
+            options, subscription.plan, self, topic=wanted.topic, channel=wanted.channel
+        )
+        """What is not answered yet."""
         self._finished: list[Delivery] = []
-
-    def begin(self, consumption: Consumption) -> None:
-        """Answer for *consumption*, which is made with this."""
-        self._consumption = consumption
 
     def finish(self, deliveries: Sequence[Delivery]) -> None:
         """Write FIN at the end of this turn of the event loop, or once there are many."""
@@ -45,23 +46,20 @@ class Answering:
     ) -> None:
         """Write REQ, behind the FINs that came before."""
         self.flush()
-        assert self._consumption is not None  # noqa: S101 - begun before anything arrives
         self.carry_out(
-            self._consumption.requeued(deliveries, self._now(), delay_ms=delay_ms, backoff=backoff)
+            self.consumption.requeued(deliveries, self._now(), delay_ms=delay_ms, backoff=backoff)
         )
 
     def touch(self, deliveries: Sequence[Delivery]) -> None:
         """Write TOUCH."""
-        assert self._consumption is not None  # noqa: S101 - begun before anything arrives
-        self.carry_out(self._consumption.touched(deliveries, self._now()))
+        self.carry_out(self.consumption.touched(deliveries, self._now()))
 
     def flush(self) -> None:
         """Write the FINs that are gathered."""
         if not self._finished:
             return
         finished, self._finished = self._finished, []
-        assert self._consumption is not None  # noqa: S101 - begun before anything arrives
-        self.carry_out(self._consumption.finished(finished, self._now()))
+        self.carry_out(self.consumption.finished(finished, self._now()))
 
     def carry_out(self, actions: Iterable[Action]) -> None:
         """Write *actions*, in order."""

@@ -1,0 +1,69 @@
+"""The tries to open one connection: with growing jittered delays, until one works."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+
+from gateway.client.backoff import Backoff
+from gateway.telemetry import get_logger, spawn
+
+logger = get_logger()
+
+
+class Attempts:
+    """Calls *connect* until it is true; at most one round of tries goes on at a time."""
+
+    def __init__(self, name: str, connect: Callable[[], Awaitable[bool]]) -> None:
+        self._name = name
+        self._connect = connect
+        self._backoff = Backoff(random.random)
+        self._task: asyncio.Task[None] | None = None
+        self.tried = asyncio.Event()
+        """Set when a try has shown whether there is a connection; whoever begins may clear it."""
+
+    def begin_now(self) -> None:
+        """Try at once, and then for ever."""
+        self._spawn(self._try_now())
+
+    def begin_later(self, *, held_s: float) -> None:
+        """Try for ever, the first time after a moment; the last connection has held *held_s*."""
+        self._backoff.connection_held(held_s)
+        self._spawn(self._try_later())
+
+    def _spawn(self, tries: Coroutine[None, None, None]) -> None:
+        self._task = spawn(self._name, tries)
+
+    async def _try_now(self) -> None:
+        if not await self._try():
+            await self._try_later()
+
+    async def _try_later(self) -> None:
+        while True:
+            await asyncio.sleep(self._backoff.next_delay_s())
+            if await self._try():
+                return
+
+    async def _try(self) -> bool:
+        try:
+            return await self._connect()
+        except Exception:
+            # Nobody waits for this task: an end of it would be an end of the tries.
+            logger.exception("try failed", task=self._name)
+            return False
+        finally:
+            self.tried.set()
+
+    def cancel(self) -> None:
+        """Try no more; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> bool:
+        """Try no more, and leave no task; True when a try was cut short by it."""
+        if self._task is None or self._task.done():
+            return False
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        return True
