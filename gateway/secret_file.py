@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def read_secret_file(path: str) -> tuple[Secret, str | None]:
     """
     try:
         with Path(path).open("rb") as file:
-            mode = stat.S_IMODE(Path(path).stat().st_mode)
+            # Of the file that was opened, whatever stands under the name by now.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -198,14 +198,15 @@ class Service:
     async def stop(self) -> None:
         """Stop what has been started, the broker last; idempotent."""
         self._phase = Phase.DRAINING
-        await self._public.stop()
-        if self._publisher is not None:
-            await self._publisher.stop()
-        if self._discovery is not None:
-            await self._discovery.stop()
-        if self._broker is not None:
-            await self._broker.stop()
-        await self._management.stop()
+        parts = (self._public, self._publisher, self._discovery, self._broker, self._management)
+        for part in parts:
+            if part is None:
+                continue
+            try:
+                await part.stop()
+            except Exception:
+                # The others are to be stopped all the same.
+                logger.exception("stop failed", part=type(part).__name__)
 
     def abort(self) -> None:
         """Cut whoever is connected still."""

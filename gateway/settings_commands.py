@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -18,9 +19,20 @@ _URL = re.compile(r"(?:http|ws)(s?)://([^/\s?#@]+)(/[^\s?#]*)?")
 def _checked_url(value: str) -> str:
     """Return *value* with http for ws, which means the same, and without a last slash."""
     found = _URL.fullmatch(value)
-    if found is None:
+    try:
+        # A port that is none, and an open bracket, are found here.
+        is_whole = found is not None and bool(urlsplit(value).hostname) and _has_port(value)
+    except ValueError:
+        is_whole = False
+    if found is None or not is_whole:
         raise ValueError("a URL is http://host:port or ws://host:port, without a query")
     return f"http{found[1]}://{found[2]}{found[3] or ''}".rstrip("/")
+
+
+def _has_port(url: str) -> bool:
+    """Tell whether *url* has a port that is one, or none; raises ValueError for a wrong one."""
+    port = urlsplit(url).port
+    return port is None or port > 0
 
 
 Url: TypeAlias = Annotated[str, AfterValidator(_checked_url)]

@@ -27,7 +27,17 @@ def test_a_url_goes_before_addresses_of_nsqd(flags: dict[str, Any], expected: st
 
 
 @pytest.mark.parametrize(
-    "url", ["a:1", "ftp://a:1", "http://", "http://user:word@a:1", "http://a:1/?topic=t"]
+    "url",
+    [
+        "a:1",
+        "ftp://a:1",
+        "http://",
+        "http://user:word@a:1",
+        "http://a:1/?topic=t",
+        "http://a:b:c",
+        "http://[::1",
+        "http://a:0",
+    ],
 )
 def test_what_is_no_url_of_a_gateway_is_refused(url: str) -> None:
     """The forms that are taken are told."""

@@ -135,15 +135,22 @@ class BrokerConnection(asyncio.Protocol):
         self._take_all(self._protocol.receive_data(data))
 
     def _take_all(self, events: list[Event]) -> None:
+        has_heartbeat = False
         for event in events:
             if not self.is_open:
                 return
+            if type(event) is HeartbeatArrived:
+                has_heartbeat = True
+                continue
             if type(event) is not MessagesArrived:
                 self._take(event)
             elif self._protocol.state is State.INIT:
                 self._fail("sent messages, and nobody has subscribed")
             else:
                 self._listener.messages_arrived(self, event.messages)
+        if has_heartbeat:
+            # One sign of life answers all that one read brought.
+            self.send(Nop())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: every command without an answer learns it, then the listener does."""
@@ -163,8 +170,6 @@ class BrokerConnection(asyncio.Protocol):
 
     def _take(self, event: Event) -> None:
         match event:
-            case HeartbeatArrived():
-                self.send(Nop())
             case Response():
                 self._reply(event)
             case Identified(answer):

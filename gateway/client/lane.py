@@ -40,6 +40,15 @@ _SENT_ONE_BY_ONE = frozenset(
 )
 """Refusals of a batch that may be the fault of one publish in it."""
 
+_REFUSALS = _SENT_ONE_BY_ONE | {
+    "E_INVALID",
+    "E_AUTH_FIRST",
+    "E_PUB_FAILED",
+    "E_DPUB_FAILED",
+    "E_MPUB_FAILED",
+}
+"""What nsqd answers to a publish that it does not take (nsqd/protocol_v2.go, PUB, MPUB, DPUB)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaneOptions:
@@ -68,6 +77,9 @@ class LaneOwner(Protocol):
 
     def topic_refused(self, topic: str, error: BrokerRefused) -> None:
         """Learn that the secret may not publish to *topic*."""
+
+    def lane_opened(self) -> None:
+        """Learn that a lane has a connection, which the broker has let in."""
 
     def lane_failed(self, lane: Lane) -> None:
         """Learn that *lane* could not be opened; `Lane.error` says why."""
@@ -221,6 +233,7 @@ class Lane:
         if self.error is not None:
             logger.info("publisher connected", nsqd=self.address)
         self.error = None
+        self._pool.lane_opened()
         self.tried.set()
         self._flush()
         return True
@@ -268,6 +281,10 @@ class Lane:
 
 def _refusal(frame: ErrorFrame) -> PublishError:
     """Return what *frame* means to the caller."""
+    if frame.code not in _REFUSALS:
+        # Of no publish: what the broker did with the message, nobody knows.
+        text = f"{frame.code} {frame.description}".rstrip()
+        return OutcomeUnknown(f"{text}; it may or may not be published")
     if frame.code == "E_MPUB_FAILED" and "exiting" not in frame.description:
         # nsqd writes the messages of an MPUB one by one: a disk error leaves a part stored.
         text = f"{frame.code} {frame.description}; a part may be published"

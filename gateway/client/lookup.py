@@ -17,7 +17,9 @@ import httpx
 
 from gateway.client.lookupd import Lookupd, check_bearer, lookupd_url
 from gateway.secret import Secret
-from gateway.telemetry import spawn
+from gateway.telemetry import get_logger, spawn
+
+logger = get_logger()
 
 _REFRESH_INTERVAL_S = 1.0
 """The least time between the beginnings of two rounds that a refresh asks for."""
@@ -42,6 +44,8 @@ class LookupOptions:
     """From a question to the last byte of its answer."""
     max_answer_bytes: int = 5 * 1_048_576
     """Reading stops there, and the answer does not count."""
+    max_nsqds: int = 1_000
+    """So many of those found are counted on, the first by address; each is a few connections."""
     secret: Secret | None = None
     """Sent as ``Authorization: Bearer``, for a proxy before nsqlookupd, as go-nsq does."""
 
@@ -268,6 +272,8 @@ class _Poll:
                 self._is_settled.set()
                 await self._pause(begun_at)
         finally:
+            # Whatever ended it: nobody is to wait for an answer that does not come.
+            self._is_settled.set()
             for lookupd in self._lookupds:
                 lookupd.forget(self.topic)
 
@@ -284,13 +290,21 @@ class _Poll:
         except TimeoutError:
             return
 
+    def _bounded(self, addresses: frozenset[str]) -> frozenset[str]:
+        """Return as many of *addresses* as may be counted on."""
+        limit = self._options.max_nsqds
+        if len(addresses) <= limit:
+            return addresses
+        logger.warning("too many nsqds found", found=len(addresses), limit=limit)
+        return frozenset(sorted(addresses)[:limit])
+
     async def _ask(self, lookupd: Lookupd) -> None:
         """Ask one; its answer counts at once, whatever the others do."""
         addresses = await lookupd.ask(self.topic)
         if addresses is None:
             return
         self._answers[lookupd] = addresses
-        found = frozenset[str]().union(*self._answers.values())
+        found = self._bounded(frozenset[str]().union(*self._answers.values()))
         if found != self.found:
             self.found = found
             loop = asyncio.get_running_loop()

@@ -46,6 +46,8 @@ class Pool:
             connection = replace(options.connection, secret=secret)
             self.options = replace(options, connection=connection)
         self.is_closing = False
+        self.is_proven = False
+        """Whether a broker has taken the secret."""
         self.used_at = 0.0
         """When the last publish came, monotonic seconds."""
         self._publisher = publisher
@@ -147,6 +149,10 @@ class Pool:
     def settle(self, publishes: Sequence[PendingPublish], error: GatewayError | None) -> None:
         """Tell the callers of *publishes*, each once."""
         self._publisher.settle(publishes, error)
+
+    def lane_opened(self) -> None:
+        """Know that a broker takes the secret."""
+        self.is_proven = True
 
     def topic_refused(self, topic: str, error: BrokerRefused) -> None:
         """Tell the publisher, which remembers it for a while."""

@@ -34,6 +34,8 @@ from gateway.secret import Secret
 from gateway.telemetry import spawn
 
 _SWEEP_INTERVAL_S = 0.1
+_UNPROVEN_SHARE = 4
+"""Beside max_secrets, this part of it may wait to be taken by a broker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,11 @@ class PublisherOptions(LaneOptions):
     buffer_bytes: int = 64 * 1_048_576
     """What may wait or be unanswered, over all brokers; above it publishes are refused."""
     max_secrets: int = 256
-    """Secrets that have connections at a time; the one least recently used makes room."""
+    """
+    Secrets that have connections at a time; the one least recently used makes room.
+
+    A quarter as many more may wait until a broker has taken or refused them.
+    """
     secret_idle_s: float = 60.0
     """So long at least, and less than twice as long, connections of a secret are kept unused."""
 
@@ -294,14 +300,26 @@ class Publisher:
         return pool
 
     def _make_room(self) -> None:
-        if len(self._pools) <= self.options.max_secrets:  # None is one of them
+        """
+        Let go of the secret least recently used where there are too many; raises Full.
+
+        Secrets that no broker has taken yet have a share of their own: whoever makes some up
+        takes no place from those who have one.
+        """
+        secrets = [pool for pool in self._pools.values() if pool.secret is not None]
+        proven = [pool for pool in secrets if pool.is_proven]
+        limit = self.options.max_secrets
+        new_limit = max(1, limit // _UNPROVEN_SHARE)
+        if len(secrets) - len(proven) >= new_limit:
+            text = f"{new_limit} new secrets wait for a broker's answer, which is the limit"
+            raise Full(f"{text}; nothing was published, try again later")
+        if len(proven) < limit:
             return
-        for secret, pool in self._pools.items():
-            if secret is not None and pool.is_idle:
-                self._close_pool(pool)
-                return
-        text = f"{self.options.max_secrets} secrets publish at this moment, which is the limit"
-        raise Full(f"{text}; nothing was published, try again later")
+        idle = next((pool for pool in proven if pool.is_idle), None)
+        if idle is None:
+            text = f"{limit} secrets publish at this moment, which is the limit"
+            raise Full(f"{text}; nothing was published, try again later")
+        self._close_pool(idle)
 
     def _schedule_reaper(self) -> None:
         loop = asyncio.get_running_loop()

@@ -209,21 +209,28 @@ class Subscriber:
         while (delivery := await self._next()) is not None:
             try:
                 await handle(delivery)
-            except asyncio.CancelledError:
-                if not delivery.is_answered:
-                    delivery.requeue(0, backoff=False)
-                raise
-            except Exception:
-                message_id = delivery.id.decode("latin-1")
-                logger.exception("handler failed", id=message_id, attempts=delivery.attempts)
-                if not delivery.is_answered:
-                    delivery.requeue()
+            except asyncio.CancelledError as error:
+                if _is_cancelled():
+                    if not delivery.is_answered:
+                        delivery.requeue(0, backoff=False)
+                    raise
+                # What the handler waited for was cancelled, not the handler.
+                self._failed(delivery, error)
+            except Exception as error:  # noqa: BLE001 - it is logged, and the message goes back
+                self._failed(delivery, error)
             else:
                 if not delivery.is_answered:
                     delivery.finish()
             count += 1
             if count % _HANDLED_A_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _failed(self, delivery: Delivery, error: BaseException) -> None:
+        """Log what the handler raised, and requeue."""
+        message_id = delivery.id.decode("latin-1")
+        logger.error("handler failed", id=message_id, attempts=delivery.attempts, exc_info=error)
+        if not delivery.is_answered:
+            delivery.requeue()
 
     # Answering lists; one delivery is answered by its own methods
 
@@ -331,3 +338,9 @@ class Subscriber:
         finally:
             await self._subscription.close()
             await self._discovery.stop()
+
+
+def _is_cancelled() -> bool:
+    """Tell whether somebody wants the task that runs to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -80,6 +80,10 @@ async def run_pub(settings: PubSettings, task: PubTask) -> signal.Signals | None
     return interruption.result()
 
 
+class InputFailed(GatewayError):
+    """Standard input gives no more, and not because it has ended."""
+
+
 class _Publishing:
     """One run of the command."""
 
@@ -94,13 +98,23 @@ class _Publishing:
         """Publish line by line until the input ends, or *interruption* is done."""
         source = InputStream(self._task.input)
         lines = Lines(max_bytes=self._max_msg_size)
-        while (data := await source.read(until=interruption)) is not None:
+        while (data := await self._read(source, interruption)) is not None:
             for batch in self._batches(lines.feed(data)):
                 await self._publish(batch)
                 if interruption.done():
                     return
             if not data:
                 return
+
+    async def _read(
+        self, source: InputStream, interruption: asyncio.Future[signal.Signals]
+    ) -> bytes | None:
+        try:
+            return await source.read(until=interruption)
+        except OSError as error:
+            count = self.progress.messages
+            text = f"standard input cannot be read: {error.strerror}; {count} lines are published"
+            raise InputFailed(text) from error
 
     def _batches(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
         """Split *lines* into what goes together; what is deferred goes alone, as DPUB does."""

@@ -54,22 +54,26 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
+# What a client can count and wait with; with a broker that says otherwise it cannot go on.
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The broker's JSON answer: what holds on this connection; keys in nsqd's order."""
 
-    max_rdy_count: int = 2_500
+    max_rdy_count: _Count = 2_500
     version: str = ""
-    max_msg_timeout: int = 900_000
-    msg_timeout: int = 60_000
+    max_msg_timeout: _Count = 900_000
+    msg_timeout: _Count = 60_000
     tls_v1: bool = False
     deflate: bool = False
-    deflate_level: int = 0
-    max_deflate_level: int = 0
+    deflate_level: _Int32 = 0
+    max_deflate_level: _Int32 = 0
     snappy: bool = False
-    sample_rate: int = 0
+    sample_rate: _Int32 = 0
     auth_required: bool = False
-    output_buffer_size: int = 16_384
-    output_buffer_timeout: int = 250
+    output_buffer_size: _Int32 = 16_384
+    output_buffer_timeout: _Int32 = 250
 
     @property
     def upgrades(self) -> bool:

@@ -16,7 +16,7 @@ from gateway.session.messages import CommandIn, ErrorOut, Ref, ResponseOut, Unre
 
 AUTH_TIMEOUT_S = 10.0
 """What a client gets for its AUTH, from when it is wanted."""
-MAX_SECRET_BYTES = 8_192
+MAX_SECRET_BYTES = 4_096
 """Longer than any token that is in use; what waits to be asked about is bounded by it."""
 
 

@@ -23,6 +23,7 @@ ABORT_EXTENSION = "nsq_gateway.abort"
 """In the scope's extensions: a callable that ends the TCP connection at once."""
 
 _CLOSE_GRACE_S = 1.0
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class _Handshake(ServerProtocol):
@@ -47,6 +48,19 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         )
         # It would log every header and frame, and secrets are in both.
         self.conn.debug = False
+
+    def data_received(self, data: bytes) -> None:
+        """
+        Read; answer a handshake that websockets has refused, of which uvicorn takes no notice.
+
+        Unanswered it would hold its connection for ever, and fail the stop of the server.
+        """
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.close_sent:
+            self.transport.write(b"".join(self.conn.data_to_send()) or _BAD_REQUEST)
+            self.handshake_complete = True
+            self.close_sent = True
+            self.transport.close()
 
     def handle_connect(self, event: Request) -> None:
         """Put the abort beside uvicorn's own extensions; the application runs later."""

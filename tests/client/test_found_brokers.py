@@ -186,3 +186,17 @@ async def test_a_lookup_that_hangs_holds_up_no_broker_that_is_given(
         subscribed(discovery, SubscriptionListener()),
     ):
         assert 1 == len(broker.all(Subscribe))
+
+
+async def test_no_more_brokers_are_counted_on_than_are_allowed(
+    broker: ScriptedBroker, other: ScriptedBroker, lookupd: ScriptedLookupd
+) -> None:
+    """A lookupd that names thousands takes no descriptor more."""
+    lookupd.knows(broker.address, other.address)
+    options = LookupOptions(lookupd_http_addresses=(lookupd.address,), max_nsqds=1)
+    publisher_options = PublisherOptions(connections_per_nsqd=1)
+    async with Publisher(options=publisher_options, lookup=options) as publisher:
+        await publisher.publish("t", b"1")
+
+    first, second = sorted([broker, other], key=lambda each: each.address)
+    assert (1, 0) == (len(first.peers), len(second.peers))

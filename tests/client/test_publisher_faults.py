@@ -363,6 +363,14 @@ async def test_an_answer_that_is_not_ok_is_no_ok(broker: ScriptedBroker) -> None
         await peer.gone()
 
 
+async def test_an_error_that_is_of_no_publish_says_nothing_of_it(broker: ScriptedBroker) -> None:
+    """Neither that it is published nor that it is not."""
+    broker.on(Publish, refuse("E_FIN_FAILED", "FIN failed"))
+    async with publishing(broker) as publisher:
+        with pytest.raises(OutcomeUnknown, match="E_FIN_FAILED"):
+            await publisher.publish("t", b"1")
+
+
 async def test_what_waits_at_a_pool_that_is_closed_is_answered(broker: ScriptedBroker) -> None:
     """The bytes are given free, so that a stop ends."""
     held = Held(broker)

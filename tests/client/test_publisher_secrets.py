@@ -153,6 +153,32 @@ async def test_secrets_that_are_all_at_work_leave_no_room(broker: ScriptedBroker
             await waiting
 
 
+async def test_made_up_secrets_take_no_place_from_one_that_was_taken(
+    guarded: GuardedBroker,
+) -> None:
+    """However many there are, and however slowly they are refused."""
+    options = PublisherOptions(connections_per_nsqd=1, max_secrets=8)
+    async with publishing(guarded, options=options) as publisher:
+        await publisher.publish("t", b"1", secret=ALICE)
+        guarded.on(Auth, silence)
+        made_up = [
+            asyncio.ensure_future(publisher.publish("t", b"x", secret=Secret(b"%d" % number)))
+            for number in range(20)
+        ]
+        await until(lambda: sum(each.done() for each in made_up) == 18)
+
+        await publisher.publish("t", b"2", secret=ALICE)
+
+        refusals = {str(each.exception()) for each in made_up if each.done()}
+        assert {"2 new secrets wait for a broker's answer, which is the limit"} == {
+            text.partition(";")[0] for text in refusals
+        }
+        for each in made_up:
+            each.cancel()
+        publisher.abort()
+    assert [b"1", b"2"] == published_by(guarded)[b"alice"]
+
+
 async def test_a_secret_that_nobody_uses_has_no_connection_for_long(
     guarded: GuardedBroker,
 ) -> None:

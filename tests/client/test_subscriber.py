@@ -95,6 +95,19 @@ async def test_what_a_handler_raises_for_goes_back_and_slows_all_down(
         assert [("RDY", 10), ("RDY", 0), ("REQ", A, 180_000)] == written(peer)
 
 
+async def test_a_handler_whose_own_wait_was_cancelled_has_failed(broker: ScriptedBroker) -> None:
+    """The run goes on: nobody has cancelled it."""
+
+    def cancelled(_: Delivery) -> None:
+        raise asyncio.CancelledError
+
+    async with subscribed(broker) as (subscriber, peer), running(subscriber, cancelled) as run:
+        peer.send(messages(1))
+        await peer.next(Requeue)
+
+        assert not run.done()
+
+
 async def test_after_a_backoff_one_message_decides(broker: ScriptedBroker) -> None:
     """RDY 1 when the period is over; a success brings the whole window back."""
     clock = ManualClock()

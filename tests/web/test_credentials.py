@@ -69,7 +69,7 @@ def test_no_header_is_no_secret() -> None:
         ([b"Bearer alice\tsmith"], "visible ASCII"),
         ([b"Bearer ali\x00ce"], "visible ASCII"),
         ([b"Bearer alic\xc3\xa9"], "visible ASCII"),
-        ([b"Bearer " + b"s" * (MAX_SECRET_BYTES + 1)], "8193 bytes; allowed: 1 to 8192"),
+        ([b"Bearer " + b"s" * (MAX_SECRET_BYTES + 1)], "4097 bytes; allowed: 1 to 4096"),
         ([b"Bearer alice", b"Bearer alice"], "2 Authorization headers"),
         ([b"Bearer alice", b"Basic bob"], "2 Authorization headers"),
     ],
@@ -95,7 +95,7 @@ def test_the_header_is_found_among_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "secret", [b"a", b"al", b"ali", b"alice", b"\xfb\xff\x00\xfe", "é".encode(), b"s" * 8_192]
+    "secret", [b"a", b"al", b"ali", b"alice", b"\xfb\xff\x00\xfe", "é".encode(), b"s" * 4_096]
 )
 def test_a_subprotocol_entry_brings_any_bytes(secret: bytes) -> None:
     """It is taken out, wherever it stands, and the others are left."""

@@ -48,3 +48,24 @@ async def test_a_handshake_that_is_malformed_is_400_and_does_not_repeat_a_secret
     assert answer.startswith("HTTP/1.1 400 ")
     assert words in answer
     assert "YWxp" not in answer
+
+
+@pytest.mark.parametrize(
+    "lines, status",
+    [
+        (["Cookie: " + "k" * 9_000], 431),
+        ([f"X-{number}: 1" for number in range(200)], 431),
+        (["no header"], 400),
+    ],
+    ids=["long", "many", "none"],
+)
+async def test_headers_that_are_too_much_are_refused_and_hold_up_nothing(
+    address: str, lines: list[str], status: int
+) -> None:
+    """The answer comes at once, and the server that stops behind this has nobody to wait for."""
+    async with raw_socket(address) as raw:
+        head = handshake(address, "/sub").removesuffix(b"\r\n")
+        await raw.send(head + "\r\n".join([*lines, "", ""]).encode())
+        answer = (await raw.read_to_end()).decode()
+
+    assert answer.startswith(f"HTTP/1.1 {status} ")
