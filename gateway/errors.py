@@ -8,6 +8,11 @@ GatewayError
 ├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
 ├─ Forbidden                the caller may not do this, whatever the request says
 ├─ AuthRequired             a secret is asked for, and none was brought
+├─ RequestTimeout           the rest of a request did not come in time
+├─ HeadTooBig               a head, or a trailer, goes on after what is read of it
+├─ RateLimited              the caller has published more than it may; not published
+├─ NoKnownNsqd              there is no nsqd whose HTTP could be asked; nothing was done
+├─ PartlyDone               some nodes did what was asked, others failed
 ├─ Full                     no further socket or secret is taken here
 ├─ AlreadyAnswered          a message was finished or requeued before
 ├─ PublishError             a publish was not answered with OK
@@ -26,6 +31,9 @@ close codes are chosen in one place, web/faults.py.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 _ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
@@ -82,6 +90,58 @@ class AuthRequired(GatewayError):
     """A secret is asked for, and the caller brought none; nothing was done."""
 
 
+class RequestTimeout(GatewayError):
+    """The rest of a request did not come in time; nothing was done with what had come."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(
+            f"the request was not whole after {timeout_s:g} s, which is the limit; nothing was done"
+        )
+        self.timeout_s = timeout_s
+
+
+class HeadTooBig(GatewayError):
+    """The head of a request, or the trailer behind its body, is longer than what is read of it."""
+
+    def __init__(self, size_bytes: int, *, limit_bytes: int) -> None:
+        super().__init__(
+            f"the head, or the trailer, has {size_bytes} bytes and more; limit {limit_bytes} bytes"
+        )
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+
+
+class NoKnownNsqd(GatewayError):
+    """There is no nsqd whose HTTP could be asked; nothing was done."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the HTTP address of no nsqd is known, nothing was done; --nsqd-http-address names "
+            "one, and --lookupd-http-address an nsqlookupd that knows them"
+        )
+
+
+class PartlyDone(GatewayError):
+    """Not every nsqd and nsqlookupd did what was asked; *lines* tell of each that did not."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        head = "not every node did it, and the same request may be sent again:"
+        super().__init__("\n".join((head, *lines)))
+        self.lines = tuple(lines)
+
+
+class RateLimited(GatewayError):
+    """A caller has published faster than it may; nothing of this request was published."""
+
+    def __init__(self, *, limit_per_s: float, retry_after_s: float) -> None:
+        super().__init__(
+            f"one caller may publish {limit_per_s:g} messages a second, and this one has used that "
+            f"up; nothing was published, try again in {math.ceil(retry_after_s)} s"
+        )
+        self.limit_per_s = limit_per_s
+        self.retry_after_s = retry_after_s
+
+
 class Full(GatewayError):
     """No further socket or secret is taken here now; the text says why."""
 
@@ -100,14 +160,22 @@ class PublishError(GatewayError):
 
 
 class Overloaded(PublishError):
-    """What waits to be published has reached its bound; nothing was written."""
+    """
+    What waits to be published has reached a bound; nothing was written.
 
-    def __init__(self, *, waiting_bytes: int, limit_bytes: int) -> None:
+    *where* says which bound: ``in all``, or ``for each nsqd that is there``. *waiting_bytes* wait
+    without this publish, which has *size_bytes*.
+    """
+
+    def __init__(
+        self, *, waiting_bytes: int, size_bytes: int, limit_bytes: int, where: str = "in all"
+    ) -> None:
         super().__init__(
-            f"{waiting_bytes} bytes wait to be published, the limit is {limit_bytes} bytes; "
-            "nothing was published, try again later"
+            f"{waiting_bytes} bytes wait to be published {where}, this publish has {size_bytes} "
+            f"bytes, the limit is {limit_bytes} bytes; nothing was published, try again later"
         )
         self.waiting_bytes = waiting_bytes
+        self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 
 

@@ -12,11 +12,12 @@ from gateway.secret import Secret
 _MAX_BYTES = 65_536
 
 
-def read_secret_file(path: str) -> tuple[Secret, str | None]:
+def read_secret_file(path: str, setting: str = "--auth-secret-file") -> tuple[Secret, str | None]:
     """
     Return the secret in the file at *path*, without its last newline, and a warning or None.
 
-    The warning is a line for the log: everybody on this machine may read the file.
+    The warning is a line for the log: everybody on this machine may read the file. *setting* is
+    who names the file.
 
     Raises:
         SettingsError: There is no such file, it cannot be read, or it is empty or far too long.
@@ -28,12 +29,12 @@ def read_secret_file(path: str) -> tuple[Secret, str | None]:
             text = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _unusable(path, reason) from error
+        raise _unusable(setting, path, reason) from error
     if len(text) > _MAX_BYTES:
-        raise _unusable(path, f"it is longer than {_MAX_BYTES} bytes")
+        raise _unusable(setting, path, f"it is longer than {_MAX_BYTES} bytes")
     secret = text.removesuffix(b"\n").removesuffix(b"\r")
     if not secret:
-        raise _unusable(path, "it is empty")
+        raise _unusable(setting, path, "it is empty")
     warning = None
     # Not the group: that is how a container without root is given one.
     if mode & stat.S_IROTH:
@@ -41,6 +42,6 @@ def read_secret_file(path: str) -> tuple[Secret, str | None]:
     return Secret(secret), warning
 
 
-def _unusable(path: str, reason: str) -> SettingsError:
+def _unusable(setting: str, path: str, reason: str) -> SettingsError:
     allowed = f"the path of a file that holds the secret; {reason}"
-    return SettingsError("--auth-secret-file", path, allowed=allowed)
+    return SettingsError(setting, path, allowed=allowed)

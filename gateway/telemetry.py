@@ -8,13 +8,15 @@ counts.
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
 
 METRIC_PREFIX = "nsq_gateway_"
 
@@ -119,6 +121,34 @@ def _ended(task: asyncio.Task[Any]) -> None:
 def counter(name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
     """Return a counter that has been registered; its name ends in the unit and ``_total``."""
     return Counter(METRIC_PREFIX + name, doc, labels, registry=REGISTRY)
+
+
+class Tally:
+    """
+    Counts by label values, ``tally.counts["/pub", "OK"] += 1``, for what happens very often.
+
+    A fraction of what a `counter` costs, which locks: only the event loop's thread may count.
+    """
+
+    def __init__(self, name: str, doc: str, labels: Sequence[str]) -> None:
+        self.counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+        self._name = name
+        self._doc = doc
+        self._labels = tuple(labels)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield what has been counted, for prometheus-client."""
+        family = CounterMetricFamily(self._name, self._doc, labels=self._labels)
+        for values, count in self.counts.items():
+            family.add_metric(values, count)
+        yield family
+
+
+def tally(name: str, doc: str, labels: Sequence[str]) -> Tally:
+    """Return a `Tally` that has been registered; its name ends in the unit and ``_total``."""
+    registered = Tally(METRIC_PREFIX + name, doc, labels)
+    REGISTRY.register(registered)
+    return registered
 
 
 def gauge(name: str, doc: str, labels: Sequence[str] = ()) -> Gauge:

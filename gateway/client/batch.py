@@ -7,6 +7,7 @@ needs no timer: a lone message goes at once as PUB, and load makes MPUBs by itse
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,13 +17,14 @@ import msgspec
 from gateway.errors import GatewayError
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.wire import Limits
-from gateway.secret import Secret
 
 MAX_BATCH_BYTES = 1_048_576
 """A batch is closed at this size even where the broker takes more: the next caller waits less."""
 
-_COUNT_BYTES = 4
-_SIZE_BYTES = 4
+COUNT_BYTES = 4
+"""What an MPUB takes besides its messages."""
+SIZE_BYTES = 4
+"""What each message takes in it besides its body."""
 
 PublishCommand: TypeAlias = Publish | MultiPublish | DeferredPublish
 
@@ -41,52 +43,72 @@ class PendingPublish(msgspec.Struct, eq=False):
     """Called once with the outcome: None is OK."""
     goes_alone: bool = False
     """Set after a batch that held it was refused: alone it gets an answer of its own."""
-    is_held: bool = False
-    """Whether a publisher has taken it and not answered yet."""
-    secret: Secret | None = None
-    """Whose publish it is; None: nobody's in particular."""
 
 
 def size_in_mpub(lengths: Sequence[int]) -> int:
     """Return what bodies of *lengths* take in an MPUB, each with its size; without the count."""
-    return _SIZE_BYTES * len(lengths) + sum(lengths)
+    return SIZE_BYTES * len(lengths) + sum(lengths)
 
 
-class Batch:
-    """The publishes that one command carries, at least one."""
+class Batch(msgspec.Struct, eq=False):
+    """The publishes of one topic that one command carries."""
 
-    __slots__ = ("publishes", "size_bytes")
-
-    def __init__(self, first: PendingPublish) -> None:
-        self.publishes = [first]
-        self.size_bytes = first.size_bytes
+    topic: str
+    publishes: list[PendingPublish]
+    """At least one until it is written; those whose time is over are taken out then too."""
+    size_bytes: int
+    deadline: float
+    """The earliest of its publishes."""
+    takes_more: bool
+    """Whether others may join; not where its one publish is deferred, or is to go alone."""
 
     def command(self) -> PublishCommand:
         """Return PUB for one message, DPUB for a deferred one, MPUB for more."""
-        first = self.publishes[0]
+        publishes = self.publishes
+        first = publishes[0]
         if first.defer_ms:
-            return DeferredPublish(first.topic, first.defer_ms, first.bodies[0])
+            return DeferredPublish(self.topic, first.defer_ms, first.bodies[0])
         bodies = (
             first.bodies
-            if len(self.publishes) == 1
-            else [body for publish in self.publishes for body in publish.bodies]
+            if len(publishes) == 1
+            else [body for publish in publishes for body in publish.bodies]
         )
         if len(bodies) == 1:
-            return Publish(first.topic, bodies[0])
-        return MultiPublish(first.topic, bodies)
+            return Publish(self.topic, bodies[0])
+        return MultiPublish(self.topic, bodies)
+
+    def take_overdue(self, now: float) -> list[PendingPublish]:
+        """Take out those whose deadline has come by *now*; the others stay in order."""
+        if self.deadline > now:
+            return []
+        overdue = [publish for publish in self.publishes if publish.deadline <= now]
+        kept = [publish for publish in self.publishes if publish.deadline > now]
+        self.publishes = kept
+        self.size_bytes = sum(publish.size_bytes for publish in kept)
+        self.deadline = min((publish.deadline for publish in kept), default=math.inf)
+        return overdue
+
+
+def _batch_of(publish: PendingPublish) -> Batch:
+    takes_more = not (publish.defer_ms or publish.goes_alone)
+    return Batch(publish.topic, [publish], publish.size_bytes, publish.deadline, takes_more)
 
 
 class PublishQueue:
-    """Publishes that wait, by topic; topics take turns."""
+    """
+    Publishes that wait, by topic, as the batches they will go in; topics take turns.
+
+    A publish is put into the last batch of its topic where it fits, so that nothing walks over
+    single publishes when a batch is taken, or when their deadlines are looked at.
+    """
 
     def __init__(self, limits: Limits) -> None:
-        self._topics: dict[str, deque[PendingPublish]] = {}
-        self._max_batch_bytes = min(MAX_BATCH_BYTES, limits.max_body_size_bytes) - _COUNT_BYTES
-        self.waiting_bytes = 0
+        self._topics: dict[str, deque[Batch]] = {}
+        self._max_batch_bytes = min(MAX_BATCH_BYTES, limits.max_body_size_bytes) - COUNT_BYTES
 
-    def __len__(self) -> int:
-        """Return how many publishes wait."""
-        return sum(map(len, self._topics.values()))
+    def __bool__(self) -> bool:
+        """Tell whether anything waits."""
+        return bool(self._topics)
 
     def __contains__(self, topic: object) -> bool:
         """Tell whether anything of *topic* waits."""
@@ -94,14 +116,31 @@ class PublishQueue:
 
     def add(self, publish: PendingPublish) -> None:
         """Put *publish* behind the others of its topic."""
-        self._topics.setdefault(publish.topic, deque()).append(publish)
-        self.waiting_bytes += publish.size_bytes
+        batches = self._topics.get(publish.topic)
+        if batches is None:
+            self._topics[publish.topic] = deque((_batch_of(publish),))
+            return
+        batch = batches[-1]
+        # The bound on bytes bounds the count too: a message takes five bytes at least.
+        size_bytes = batch.size_bytes + publish.size_bytes
+        is_full = size_bytes > self._max_batch_bytes or not batch.takes_more
+        if is_full or publish.defer_ms or publish.goes_alone:
+            batches.append(_batch_of(publish))
+            return
+        batch.publishes.append(publish)
+        batch.size_bytes = size_bytes
+        if publish.deadline < batch.deadline:  # noqa: PLR1730 - a call each costs more
+            # One that has come from another connection.
+            batch.deadline = publish.deadline
 
     def add_first(self, publishes: Sequence[PendingPublish]) -> None:
-        """Put *publishes* of one topic back before all others of it, in their order."""
-        waiting = self._topics.setdefault(publishes[0].topic, deque())
-        waiting.extendleft(reversed(publishes))
-        self.waiting_bytes += sum(publish.size_bytes for publish in publishes)
+        """Put *publishes* of one topic back before all others of it, in order, each to go alone."""
+        if not publishes:
+            return
+        batches = self._topics.setdefault(publishes[0].topic, deque())
+        for publish in publishes:
+            publish.goes_alone = True
+        batches.extendleft(map(_batch_of, reversed(publishes)))
 
     def take(self) -> Batch | None:
         """Return the next batch, of the topic whose turn it is; None when nothing waits."""
@@ -109,44 +148,31 @@ class PublishQueue:
             return None
         topic = next(iter(self._topics))
         # Taken out and put back behind the others, so that a busy topic does not starve them.
-        waiting = self._topics.pop(topic)
-        batch = Batch(waiting.popleft())
-        if not _travels_alone(batch.publishes[0]):
-            while waiting and not _travels_alone(waiting[0]):
-                # The bound on bytes bounds the count too: a message takes five bytes at least.
-                size_bytes = batch.size_bytes + waiting[0].size_bytes
-                if size_bytes > self._max_batch_bytes:
-                    break
-                batch.publishes.append(waiting.popleft())
-                batch.size_bytes = size_bytes
-        if waiting:
-            self._topics[topic] = waiting
-        self.waiting_bytes -= batch.size_bytes
+        batches = self._topics.pop(topic)
+        batch = batches.popleft()
+        if batches:
+            self._topics[topic] = batches
         return batch
 
     def take_overdue(self, now: float) -> list[PendingPublish]:
         """Take out what has waited past its deadline."""
-        return self._take_where(lambda publish: publish.deadline <= now)
-
-    def take_all(self) -> list[PendingPublish]:
-        """Take everything out."""
-        return self._take_where(lambda _publish: True)
-
-    def _take_where(self, goes: Callable[[PendingPublish], bool]) -> list[PendingPublish]:
-        taken = []
-        for topic, waiting in list(self._topics.items()):
-            gone = [publish for publish in waiting if goes(publish)]
+        overdue: list[PendingPublish] = []
+        for topic, batches in list(self._topics.items()):
+            gone = [publish for batch in batches for publish in batch.take_overdue(now)]
             if not gone:
                 continue
-            taken += gone
-            kept = deque(publish for publish in waiting if not goes(publish))
+            overdue += gone
+            kept = deque(batch for batch in batches if batch.publishes)
             if kept:
                 self._topics[topic] = kept
             else:
                 del self._topics[topic]
-        self.waiting_bytes -= sum(publish.size_bytes for publish in taken)
+        return overdue
+
+    def take_up_to(self, max_bytes: float = math.inf) -> list[PendingPublish]:
+        """Take out batches until there are *max_bytes* of them or more; without: everything."""
+        taken: list[PendingPublish] = []
+        while max_bytes > 0 and (batch := self.take()) is not None:
+            max_bytes -= batch.size_bytes
+            taken += batch.publishes
         return taken
-
-
-def _travels_alone(publish: PendingPublish) -> bool:
-    return publish.goes_alone or publish.defer_ms > 0

@@ -378,6 +378,11 @@ class BrokerConnection(asyncio.Protocol):
         finally:
             self.abort()
 
+    @property
+    def last_read(self) -> float:
+        """When something came last, on the event loop's clock."""
+        return self._pulse.last_read
+
     def abort(self, reason: str = "closed from this side") -> None:
         """Close at once for *reason*; what is written and not yet sent is lost."""
         self.is_open = False

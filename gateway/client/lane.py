@@ -8,9 +8,10 @@ caller is decided here, and who is told is the publisher's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gateway.client.attempts import Attempts
 from gateway.client.batch import Batch, PendingPublish, PublishQueue
@@ -19,6 +20,7 @@ from gateway.client.connection import (
     ConnectionOptions,
     Reply,
 )
+from gateway.client.node import Node
 from gateway.client.opening import open_connection
 from gateway.errors import (
     AuthRequired,
@@ -29,11 +31,23 @@ from gateway.errors import (
     OutcomeUnknown,
     PublishError,
 )
-from gateway.protocol.frames import OK, ErrorFrame, Message, Response
+from gateway.protocol.frames import OK, ErrorFrame, Message
 from gateway.protocol.wire import Limits
 from gateway.telemetry import get_logger
 
 logger = get_logger()
+
+Settle: TypeAlias = Callable[[Sequence[PendingPublish], int, GatewayError | None], None]
+"""Tells the callers of these publishes, each once, and gives so many bytes free; None is OK."""
+
+STALL_S = 0.5
+"""
+A command that is unanswered for so long makes its nsqd one to be avoided.
+
+An nsqd answers within a millisecond, and where its disk is slow within some tens of them; one that
+takes this long hangs, or nobody reaches it. The callers of what was written wait on; a tenth of the
+time that they have is left to those behind them to go elsewhere.
+"""
 
 _SENT_ONE_BY_ONE = frozenset(
     {"E_BAD_TOPIC", "E_BAD_BODY", "E_BAD_MESSAGE", "E_AUTH_FAILED", "E_UNAUTHORIZED"}
@@ -65,6 +79,8 @@ class LaneOwner(Protocol):
 
     is_closing: bool
 
+    settle: Settle
+
     @property
     def options(self) -> LaneOptions:
         """What holds for each lane."""
@@ -72,8 +88,8 @@ class LaneOwner(Protocol):
     def submit(self, publish: PendingPublish) -> None:
         """Find another lane for *publish*, or answer it."""
 
-    def settle(self, publishes: Sequence[PendingPublish], error: GatewayError | None) -> None:
-        """Tell the callers of *publishes*, each once."""
+    def topic_ended(self, topic: str, lane: Lane) -> None:
+        """Learn that *lane* has no more work for *topic*."""
 
     def topic_refused(self, topic: str, error: BrokerRefused) -> None:
         """Learn that the secret may not publish to *topic*."""
@@ -91,17 +107,25 @@ class LaneOwner(Protocol):
 class Lane:
     """One connection for publishing: at most one command in flight, the rest waits here."""
 
-    def __init__(self, pool: LaneOwner, address: str) -> None:
-        self._pool = pool
-        self.address = address
-        self.queue = PublishQueue(pool.options.limits)
+    def __init__(self, pool: LaneOwner, node: Node) -> None:
+        self.node = node
+        """The nsqd at the other end."""
+        self.load_bytes = 0
+        """What waits here, and what is written and not answered."""
         self.error: GatewayError | None = None
         """Why it could not be opened, or has ended; None before the first try."""
+        self._pool = pool
+        self._settle = pool.settle
+        self._timeout_s = pool.options.timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._queue = PublishQueue(pool.options.limits)
         self._in_flight: Batch | None = None
-        self._in_flight_deadline = 0.0
-        """When what is in flight must have been answered, monotonic seconds."""
+        self._written_at = 0.0
+        """When what is in flight was written, monotonic seconds."""
+        self._is_shared = False
+        """Whether more than one publish was written in it."""
         self._connection: BrokerConnection | None = None
-        self._attempts = Attempts(f"connect publisher to {address}", self._connect)
+        self._attempts = Attempts(f"connect publisher to {node.address}", self._connect)
         self._has_refused = False
         self._flush_is_due = False
 
@@ -116,101 +140,133 @@ class Lane:
         return self._attempts.tried
 
     @property
-    def load_bytes(self) -> int:
-        """What waits and what is written and not answered."""
-        in_flight = self._in_flight
-        return self.queue.waiting_bytes + (in_flight.size_bytes if in_flight else 0)
-
-    def works_on(self, topic: str) -> bool:
-        """Tell whether something of *topic* waits or is in flight here."""
-        in_flight = self._in_flight
-        return topic in self.queue or (
-            in_flight is not None and in_flight.publishes[0].topic == topic
-        )
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return self._in_flight is None and not self._queue
 
     # Work
 
     def add(self, publish: PendingPublish) -> None:
         """Queue *publish*; it is written in this turn of the event loop if nothing is in flight."""
-        self.queue.add(publish)
+        size_bytes = publish.size_bytes
+        self.load_bytes += size_bytes
+        self.node.held_bytes += size_bytes
+        self._queue.add(publish)
         if self._in_flight is None and not self._flush_is_due:
             # Not at once: publishes that arrived in the same turn go together.
             self._flush_is_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        if self._in_flight is not None or not self.is_open:
+        connection = self._connection
+        if self._in_flight is not None or connection is None or not connection.is_open:
             return
-        assert self._connection is not None  # noqa: S101 - is_open says so
-        batch = self.queue.take()
-        if batch is None:
-            return
-        self._in_flight = batch
-        timeout_s = self._pool.options.timeout_ms / 1000
-        self._in_flight_deadline = asyncio.get_running_loop().time() + timeout_s
-        self._connection.ask(batch.command(), self._answered)
+        batch = self._in_flight = self._queue.take()
+        if batch is not None:
+            self._written_at = self._loop.time()
+            self._is_shared = len(batch.publishes) > 1
+            connection.ask(batch.command(), self._answered)
 
     def _answered(self, reply: Reply) -> None:
         batch, self._in_flight = self._in_flight, None
         assert batch is not None  # noqa: S101 - a reply answers what is in flight
-        # Without those whose callers have been told already that their time is over.
-        publishes = [publish for publish in batch.publishes if publish.is_held]
-        if isinstance(reply, Response):
-            self._pool.settle(publishes, self._understood(reply))
-        elif isinstance(reply, BrokerUnreachable):
-            text = f"{reply}; it was written before, so it may or may not be published"
-            self._pool.settle(publishes, OutcomeUnknown(text))
-        else:
-            self._refused(batch, publishes, reply)
-        self._flush()
+        error = None
+        if reply != OK:
+            error = self._failed(batch, reply)
+        elif self.node.is_doubted:
+            self.node.heard(self._loop.time())
+        if self._queue:
+            # First: the broker works on it while the callers of this one are told.
+            self._flush()
+        if batch.topic not in self._queue and not self._has_in_flight(batch.topic):
+            self._pool.topic_ended(batch.topic, self)
+        self._answer(batch.publishes, batch.size_bytes, error)
 
-    def _understood(self, reply: Response) -> OutcomeUnknown | None:
-        """Return None for OK; a broker that says anything else is not talked to any more."""
-        if reply == OK:
-            return None
-        text = f"nsqd at {self.address} answered {reply.data[:64]!r} to a publish, which is not OK"
+    def _has_in_flight(self, topic: str) -> bool:
+        return self._in_flight is not None and self._in_flight.topic == topic
+
+    def _answer(
+        self, publishes: Sequence[PendingPublish], size_bytes: int, error: GatewayError | None
+    ) -> None:
+        self.load_bytes -= size_bytes
+        self.node.held_bytes -= size_bytes
+        self._settle(publishes, size_bytes, error)
+
+    def _failed(self, batch: Batch, reply: Reply) -> PublishError:
+        """Return what the callers of *batch* hear of a *reply* that is not OK."""
+        if isinstance(reply, BrokerUnreachable):
+            text = f"{reply}; it was written before, so it may or may not be published"
+            return OutcomeUnknown(text)
+        if isinstance(reply, ErrorFrame):
+            return self._refused(batch, reply)
+        address = self.node.address
+        text = f"nsqd at {address} answered {reply.data[:64]!r} to a publish, which is not OK"
         if self._connection is not None:
+            # Whoever says anything else is not talked to any more.
             self._connection.abort(text)
         return OutcomeUnknown(f"{text}; it may or may not be published")
 
-    def _refused(self, batch: Batch, publishes: list[PendingPublish], frame: ErrorFrame) -> None:
-        """Give each of *publishes*, those of *batch* that are waited for, an answer of its own."""
+    def _refused(self, batch: Batch, frame: ErrorFrame) -> PublishError:
+        """Return what callers hear of a refusal; those that go again are taken out of *batch*."""
         # The broker closes the connection behind a refusal; that is no sign that it is gone, so
         # where no other lane is open publishes wait for the next connection of this one.
         self._has_refused = True
         self.tried.clear()
-        if publishes and len(batch.publishes) > 1 and frame.code in _SENT_ONE_BY_ONE:
-            for publish in publishes:
-                publish.goes_alone = True
-            self.queue.add_first(publishes)
-            return
         error = _refusal(frame)
-        if isinstance(error, BrokerRefused) and error.is_about_access:
-            self._pool.topic_refused(batch.publishes[0].topic, error)
-        self._pool.settle(publishes, error)
+        if self._is_shared and frame.code in _SENT_ONE_BY_ONE:
+            # Each that is waited for gets an answer of its own.
+            self._queue.add_first(batch.publishes)
+            batch.publishes = []
+            batch.size_bytes = 0
+        elif isinstance(error, BrokerRefused) and error.is_about_access:
+            self._pool.topic_refused(batch.topic, error)
+        return error
 
-    def give_up_overdue(self, now: float) -> None:
-        """Answer what has passed its deadline, and cut a broker that answers nothing."""
+    def sweep(self, now: float) -> None:
+        """Answer what has passed its deadline, and cut or doubt a broker that does not answer."""
         timeout_ms = self._pool.options.timeout_ms
-        text = f"no nsqd took it within {timeout_ms} ms; it was not published"
-        self._pool.settle(self.queue.take_overdue(now), NoBroker(text))
-        if self._in_flight is None:
-            return
-        text = f"nsqd at {self.address} did not answer within {timeout_ms} ms"
-        self._pool.settle(
-            [publish for publish in self._in_flight.publishes if publish.deadline <= now],
-            OutcomeUnknown(f"{text}; it may or may not be published"),
-        )
+        overdue = self._queue.take_overdue(now)
+        if overdue:
+            for topic in {publish.topic for publish in overdue}:
+                if topic not in self._queue and not self._has_in_flight(topic):
+                    self._pool.topic_ended(topic, self)
+            text = f"no nsqd took it within {timeout_ms} ms; it was not published"
+            self._answer(overdue, _size_of(overdue), NoBroker(text))
+        if self._in_flight is not None:
+            self._sweep_in_flight(self._in_flight, now)
+        elif self._connection is not None:
+            self.node.heard(self._connection.last_read)
+
+    def _sweep_in_flight(self, batch: Batch, now: float) -> None:
+        timeout_ms = self._pool.options.timeout_ms
+        waits_for_s = now - self._written_at
+        if waits_for_s >= STALL_S:
+            if not self.node.is_doubted:
+                logger.warning("nsqd does not answer a publish", nsqd=self.node.address)
+            self.node.doubt(now)
+        overdue = batch.take_overdue(now)
+        if overdue:
+            text = f"nsqd at {self.node.address} did not answer within {timeout_ms} ms"
+            error = OutcomeUnknown(f"{text}; it may or may not be published")
+            self._answer(overdue, _size_of(overdue), error)
         # What had waited here is overdue sooner; that is no fault of the broker.
-        if self._in_flight_deadline <= now and self._connection is not None:
+        if waits_for_s >= self._timeout_s and self._connection is not None:
             # Answers come in order: behind this one nothing could be answered either.
             self._connection.abort(f"no answer within {timeout_ms} ms")
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is in flight."""
-        return self._in_flight is None and not len(self.queue)
+    def move_waiting(self, max_bytes: float = math.inf) -> None:
+        """
+        Give what waits here to the pool, which finds another lane for it where there is one.
+
+        With *max_bytes* only so much, rounded up to whole batches.
+        """
+        publishes = self._queue.take_up_to(max_bytes)
+        size_bytes = _size_of(publishes)
+        self.load_bytes -= size_bytes
+        self.node.held_bytes -= size_bytes
+        for publish in publishes:
+            self._pool.submit(publish)
 
     # The connection
 
@@ -220,19 +276,22 @@ class Lane:
 
     async def _connect(self) -> bool:
         """Try to connect; True when the lane is open, else `error` says why not."""
+        node = self.node
         try:
-            connection = await open_connection(self.address, self._pool.options.connection, self)
+            connection = await open_connection(node.address, self._pool.options.connection, self)
         except (BrokerUnreachable, AuthRequired, BrokerRefused) as error:
             self.error = error
+            node.asks_for_auth |= not isinstance(error, BrokerUnreachable)
             self.tried.set()
-            for publish in self.queue.take_all():
-                self._pool.submit(publish)
+            self.move_waiting()
             self._pool.lane_failed(self)
             return False
         self._connection = connection
         if self.error is not None:
-            logger.info("publisher connected", nsqd=self.address)
+            logger.info("publisher connected", nsqd=node.address)
         self.error = None
+        node.asks_for_auth = connection.answer.auth_required
+        node.heard(self._loop.time())
         self._pool.lane_opened()
         self.tried.set()
         self._flush()
@@ -242,8 +301,7 @@ class Lane:
         """Try no more to connect; what waits here goes to other lanes."""
         self._attempts.cancel()
         self.tried.set()
-        for publish in self.queue.take_all():
-            self._pool.submit(publish)
+        self.move_waiting()
 
     async def close(self) -> None:
         """Close the connection, or stop trying to get one."""
@@ -268,15 +326,18 @@ class Lane:
         self.error = error
         has_refused, self._has_refused = self._has_refused, False
         if not (has_refused or self._pool.is_closing):
-            logger.warning("publisher disconnected", nsqd=self.address, reason=error.reason)
+            logger.warning("publisher disconnected", nsqd=self.node.address, reason=error.reason)
         is_kept = self._pool.lane_ended(self)
-        for publish in self.queue.take_all():
-            self._pool.submit(publish)
-        held_s = asyncio.get_running_loop().time() - connection.opened_at
+        self.move_waiting()
+        held_s = self._loop.time() - connection.opened_at
         if is_kept and has_refused:
             self._attempts.begin_now()
         elif is_kept:
             self._attempts.begin_later(held_s=held_s)
+
+
+def _size_of(publishes: Sequence[PendingPublish]) -> int:
+    return sum(publish.size_bytes for publish in publishes)
 
 
 def _refusal(frame: ErrorFrame) -> PublishError:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.client.lookupd import Lookupd, check_bearer, lookupd_url
+from gateway.bearer import bearer_headers
+from gateway.client.lookup_answers import FoundNsqds
+from gateway.client.lookupd import Lookupd, lookupd_url
 from gateway.secret import Secret
 from gateway.telemetry import get_logger, spawn
 
@@ -74,7 +76,13 @@ class Watch:
 
         One that is not there any more is no reason to close a connection.
         """
-        return self._fixed if self._poll is None else self._fixed | self._poll.found
+        return self._fixed if self._poll is None else self._fixed.union(self._poll.found)
+
+    @property
+    def http_addresses(self) -> frozenset[str]:
+        """Where those of `addresses` that an nsqlookupd named answer HTTP, host:port."""
+        found = {} if self._poll is None else self._poll.found
+        return frozenset(address for address in found.values() if address is not None)
 
     async def first_answer(self) -> bool:
         """
@@ -120,8 +128,9 @@ class Discovery:
         urls = map(lookupd_url, self._options.lookupd_http_addresses)
         self._urls = list(dict.fromkeys(urls))
         if self._urls:
-            check_bearer(self._options.secret)
-        self._lookupds: tuple[Lookupd, ...] = ()
+            bearer_headers(self._options.secret)
+        self.lookupds: tuple[Lookupd, ...] = ()
+        """Each nsqlookupd, from `start` to `stop`."""
         self._polls: dict[str | None, _Poll] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,7 +141,7 @@ class Discovery:
 
     async def start(self) -> None:
         """Get ready to ask."""
-        self._lookupds = tuple(self._lookupd(url) for url in self._urls)
+        self.lookupds = tuple(self._lookupd(url) for url in self._urls)
 
     def _lookupd(self, url: httpx.URL) -> Lookupd:
         options = self._options
@@ -145,7 +154,7 @@ class Discovery:
 
     async def stop(self) -> None:
         """End every question; the watches keep what they know and are told nothing more."""
-        lookupds, self._lookupds = self._lookupds, ()
+        lookupds, self.lookupds = self.lookupds, ()
         polls, self._polls = self._polls, {}
         for poll in polls.values():
             poll.end()
@@ -179,8 +188,8 @@ class Discovery:
         return watch
 
     def _begin(self, topic: str | None) -> _Poll:
-        poll = _Poll(topic, self._lookupds, self._options, self._end)
-        if not self._lookupds:
+        poll = _Poll(topic, self.lookupds, self._options, self._end)
+        if not self.lookupds:
             poll.end()
             return poll
         self._polls[topic] = poll
@@ -213,11 +222,11 @@ class _Poll:
     ) -> None:
         self.topic = topic
         self.watches: set[Watch] = set()
-        self.found: frozenset[str] = frozenset()
+        self.found: FoundNsqds = {}
         """What each nsqlookupd said last, together."""
         self._options = options
         self._unwatched = unwatched
-        self._answers: dict[Lookupd, frozenset[str]] = {}
+        self._answers: dict[Lookupd, FoundNsqds] = {}
         self._lookupds = tuple(lookupds)
         self._random = random.random
         self._has_answer = False
@@ -290,21 +299,23 @@ class _Poll:
         except TimeoutError:
             return
 
-    def _bounded(self, addresses: frozenset[str]) -> frozenset[str]:
-        """Return as many of *addresses* as may be counted on."""
+    def _bounded(self, nsqds: FoundNsqds) -> FoundNsqds:
+        """Return as many of *nsqds* as may be counted on."""
         limit = self._options.max_nsqds
-        if len(addresses) <= limit:
-            return addresses
-        logger.warning("too many nsqds found", found=len(addresses), limit=limit)
-        return frozenset(sorted(addresses)[:limit])
+        if len(nsqds) <= limit:
+            return nsqds
+        logger.warning("too many nsqds found", found=len(nsqds), limit=limit)
+        return {address: nsqds[address] for address in sorted(nsqds)[:limit]}
 
     async def _ask(self, lookupd: Lookupd) -> None:
         """Ask one; its answer counts at once, whatever the others do."""
-        addresses = await lookupd.ask(self.topic)
-        if addresses is None:
+        nsqds = await lookupd.ask(self.topic)
+        if nsqds is None:
             return
-        self._answers[lookupd] = addresses
-        found = self._bounded(frozenset[str]().union(*self._answers.values()))
+        self._answers[lookupd] = nsqds
+        # Not in order of the answers: where two of them differ, it is to stay with one.
+        answers = [self._answers[each] for each in self._lookupds if each in self._answers]
+        found = self._bounded({key: each[key] for each in answers for key in each})
         if found != self.found:
             self.found = found
             loop = asyncio.get_running_loop()

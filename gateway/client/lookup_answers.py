@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,11 @@ HTTP_OK = 200
 HTTP_NOT_FOUND = 404
 
 _TOPIC_NOT_FOUND = "TOPIC_NOT_FOUND"
+_MAX_PORT = 65_535
+
+
+FoundNsqds: TypeAlias = dict[str, str | None]
+"""Each nsqd's TCP host:port, and its HTTP host:port; None where it has no HTTP."""
 
 
 class LookupFailure(StrEnum):
@@ -41,7 +46,9 @@ class _Producer(msgspec.Struct):
     """One nsqd; in /nodes *topics* and *tombstones* are parallel."""
 
     broadcast_address: Annotated[str, msgspec.Meta(max_length=255)]
-    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+    tcp_port: Annotated[int, msgspec.Meta(ge=1, le=_MAX_PORT)]
+    http_port: object = None
+    """-1 or 0 where nsqd has no HTTP; what is not a port is no reason to lose its TCP."""
     topics: list[str] = []
     tombstones: list[bool] = []
 
@@ -70,9 +77,9 @@ _answers = msgspec.json.Decoder(_Answer)
 _producers = msgspec.json.Decoder(_Producer)
 
 
-def parse_lookup(lookupd: str, status: int, body: bytes) -> frozenset[str]:
+def parse_lookup(lookupd: str, status: int, body: bytes) -> FoundNsqds:
     """
-    Return the host:port of every nsqd that has the topic, from the answer to ``/lookup?topic=``.
+    Return every nsqd that has the topic, from the answer to ``/lookup?topic=``.
 
     A topic that no nsqd has yet is an empty answer. *lookupd* is who answered, for the error.
 
@@ -80,15 +87,13 @@ def parse_lookup(lookupd: str, status: int, body: bytes) -> frozenset[str]:
         LookupFailed: The answer cannot be used; see `parse_nodes`.
     """
     if _is_unknown_topic(status, body):
-        return frozenset()
-    return frozenset(map(_address_of, _read(lookupd, status, body)))
+        return {}
+    return {_address_of(each): _http_address_of(each) for each in _read(lookupd, status, body)}
 
 
-def parse_nodes(
-    lookupd: str, status: int, body: bytes, *, topic: str | None = None
-) -> frozenset[str]:
+def parse_nodes(lookupd: str, status: int, body: bytes, *, topic: str | None = None) -> FoundNsqds:
     """
-    Return the host:port of every nsqd that is known, from the answer to ``/nodes``.
+    Return every nsqd that is known, from the answer to ``/nodes``.
 
     With a *topic*, the nsqds that are tombstoned for it are left out: it is being deleted there.
     One entry that cannot be read is left out; the others hold.
@@ -97,11 +102,11 @@ def parse_nodes(
         LookupFailed: Status, JSON or shape are wrong, or no entry of several can be read.
     """
     producers = _read(lookupd, status, body)
-    return frozenset(
-        _address_of(producer)
+    return {
+        _address_of(producer): _http_address_of(producer)
         for producer in producers
         if topic is None or not producer.is_tombstoned_for(topic)
-    )
+    }
 
 
 def _is_unknown_topic(status: int, body: bytes) -> bool:
@@ -149,3 +154,10 @@ def _readable(entries: Iterable[msgspec.Raw]) -> Iterable[_Producer]:
 
 def _address_of(producer: _Producer) -> str:
     return join_address(producer.broadcast_address, producer.tcp_port)
+
+
+def _http_address_of(producer: _Producer) -> str | None:
+    port = producer.http_port
+    if type(port) is not int or not 1 <= port <= _MAX_PORT:
+        return None
+    return join_address(producer.broadcast_address, port)

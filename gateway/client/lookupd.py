@@ -1,35 +1,40 @@
 """
 One nsqlookupd, asked over HTTP: bounded in time and bytes, its failures counted and told once.
 
-Source: nsqlookupd/http.go; headers as go-nsq/api_request.go sends them.
+Source: nsqlookupd/http.go.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import re
-import ssl
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
 from gateway.addresses import join_address, split_address
+from gateway.bearer import bearer_headers
+from gateway.client.http_question import (
+    HEADERS,
+    Allowance,
+    AnswerTooBig,
+    http_client,
+    read_body,
+    what_happened,
+)
 from gateway.client.lookup_answers import (
     HTTP_NOT_FOUND,
     HTTP_OK,
+    FoundNsqds,
     LookupFailure,
     parse_lookup,
     parse_nodes,
 )
+from gateway.client.node_answers import NodeAnswer, Question, Reached, Unreachable
 from gateway.errors import LookupFailed, SettingsError
 from gateway.secret import Secret
 from gateway.telemetry import counter, get_logger
 
 _MAX_CONNECTIONS = 16
 """To one nsqlookupd at once; more questions wait, within their timeout."""
-_IN_A_HEADER = re.compile(rb"[!-~]+")
 _PORTS = {"http": 80, "https": 443}
 
 logger = get_logger()
@@ -57,16 +62,7 @@ class Lookupd:
         self._timeout_s = timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._secret = secret
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            verify=_tls_context(url.scheme),
-            trust_env=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keep none
-            follow_redirects=False,
-            # A connection that was kept would be a minute old: half of it may be gone.
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=0),
-            timeout=None,  # noqa: S113 - the whole question has one deadline, in `ask`
-        )
+        self._http = http_client(base_url=url, max_connections=_MAX_CONNECTIONS)
         # A crowd waits here: the library looks at all who wait for each that goes.
         self._turns = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._failing: set[str | None] = set()
@@ -81,10 +77,10 @@ class Lookupd:
         """Do not wait for a better answer to a question that is asked no more."""
         self._failing.discard(topic)
 
-    async def ask(self, topic: str | None) -> frozenset[str] | None:
+    async def ask(self, topic: str | None) -> FoundNsqds | None:
         """Return which nsqds have *topic*, or all; None when it fails, which is counted."""
         try:
-            addresses = await self._question(topic)
+            nsqds = await self._question(topic)
         except LookupFailed as error:
             self._failed(topic, error)
             return None
@@ -92,7 +88,15 @@ class Lookupd:
         if self._is_failing and not self._failing:
             self._is_failing = False
             logger.info("nsqlookupd is back", lookupd=self.address)
-        return addresses
+        return nsqds
+
+    async def tell(self, question: Question) -> NodeAnswer:
+        """Return its answer to a request that changes what it knows, or why there is none."""
+        try:
+            status, body = await self._answer(question)
+        except LookupFailed as error:
+            return Unreachable(node=self.address, reason=error.detail)
+        return Reached(node=self.address, status=status, body=body)
 
     def _failed(self, topic: str | None, error: LookupFailed) -> None:
         _FAILURES.labels(self.address, error.reason).inc()
@@ -101,54 +105,41 @@ class Lookupd:
             self._is_failing = True
             logger.warning("nsqlookupd fails", lookupd=self.address, reason=error.detail)
 
-    async def _question(self, topic: str | None) -> frozenset[str]:
+    async def _question(self, topic: str | None) -> FoundNsqds:
+        if topic is None:
+            answer = await self._answer(Question(method="GET", path="/nodes"))
+            return parse_nodes(self.address, *answer)
+        query = [("topic", topic.encode())]
+        answer = await self._answer(Question(method="GET", path="/lookup", query=query))
+        return parse_lookup(self.address, *answer)
+
+    async def _answer(self, question: Question) -> tuple[int, bytes]:
+        """Return status and body, within the timeout; raises LookupFailed."""
         timeout_s = self._timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                if topic is None:
-                    return parse_nodes(self.address, *await self._get("nodes", {}))
-                return parse_lookup(self.address, *await self._get("lookup", {"topic": topic}))
+                return await self._request(question)
         except TimeoutError:
             detail = f"no complete answer within {timeout_s:g} s"
             raise LookupFailed(self.address, LookupFailure.TIMEOUT, detail) from None
+        except AnswerTooBig as error:
+            raise LookupFailed(self.address, LookupFailure.TOO_BIG, str(error)) from None
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            detail = _what_happened(error)
+            detail = what_happened(error)
             raise LookupFailed(self.address, LookupFailure.UNREACHABLE, detail) from error
 
-    async def _get(self, path: str, query: dict[str, str]) -> tuple[int, bytes]:
+    async def _request(self, question: Question) -> tuple[int, bytes]:
         """Return status and body; only a body that can count is read."""
-        limit_bytes = self._max_answer_bytes
-        body = bytearray()
-        headers = self._headers()
+        headers = {**HEADERS, **bearer_headers(self._secret)}
+        target = question.target.removeprefix("/")  # what stands in the URL goes before it
         async with (
             self._turns,
-            self._http.stream("GET", path, params=query, headers=headers) as answer,
+            self._http.stream(question.method, target, headers=headers) as answer,
         ):
+            body = b""
             if answer.status_code in {HTTP_OK, HTTP_NOT_FOUND}:
-                async for chunk in answer.aiter_raw():
-                    body += chunk
-                    if len(body) > limit_bytes:
-                        detail = f"answers more than {limit_bytes} bytes"
-                        raise LookupFailed(self.address, LookupFailure.TOO_BIG, detail)
-            return answer.status_code, bytes(body)
-
-    def _headers(self) -> dict[str, str]:
-        headers = {
-            # Without it nsqlookupd before 1.0 answers in the old form; it is read as well.
-            "Accept": "application/vnd.nsq; version=1.0",
-            # What is compressed has no size before it is unpacked.
-            "Accept-Encoding": "identity",
-        }
-        if self._secret is not None:
-            headers["Authorization"] = f"Bearer {self._secret.reveal().decode('ascii')}"
-        return headers
-
-
-def _tls_context(scheme: str) -> ssl.SSLContext:
-    """Return whom to trust: without https nobody, and no file is read for it."""
-    if scheme == "https":
-        return ssl.create_default_context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                body = await read_body(answer, Allowance(self._max_answer_bytes))
+            return answer.status_code, body
 
 
 def lookupd_url(text: str) -> httpx.URL:
@@ -173,27 +164,3 @@ def lookupd_url(text: str) -> httpx.URL:
         allowed = "host:port, or http(s)://host:port without user, query and fragment"
         raise SettingsError("lookupd_http_address", shown, allowed=allowed)
     return url
-
-
-def check_bearer(secret: Secret | None) -> None:
-    """
-    Refuse a secret that no header carries; the HTTP library would show it in its error.
-
-    Raises:
-        SettingsError: It is empty, or has something else than visible ASCII.
-    """
-    if secret is not None and not _IN_A_HEADER.fullmatch(secret.reveal()):
-        allowed = "visible ASCII without spaces where an nsqlookupd is asked, by HTTP"
-        raise SettingsError("auth_secret", secret, allowed=allowed)
-
-
-def _what_happened(error: BaseException) -> str:
-    """Return the system's words, which the libraries put their own before."""
-    cause: BaseException | None = error
-    while cause is not None:
-        number = (cause.errno if isinstance(cause, OSError) else None) or 0
-        # OpenSSL's errors, and those of names, have numbers of their own.
-        if number in errno.errorcode and not isinstance(cause, ssl.SSLError):
-            return os.strerror(number)
-        cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__

@@ -11,49 +11,34 @@ is unknown and says so.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.client.batch import PendingPublish, size_in_mpub
-from gateway.client.lane import LaneOptions
+from gateway.client.batch import COUNT_BYTES, SIZE_BYTES, PendingPublish, size_in_mpub
 from gateway.client.lookup import Discovery, LookupOptions, Watch
-from gateway.client.pool import Pool
-from gateway.client.refusals import Refusals
-from gateway.errors import (
-    BrokerRefused,
-    Full,
-    GatewayError,
-    InvalidRequest,
-    NoBroker,
-    Overloaded,
-)
+from gateway.client.pools import Pools, PoolsOptions
+from gateway.errors import Full, GatewayError, InvalidRequest, NoBroker, Overloaded
 from gateway.protocol.wire import is_valid_name
 from gateway.secret import Secret
-from gateway.telemetry import spawn
+from gateway.telemetry import get_logger
+
+logger = get_logger()
 
 _SWEEP_INTERVAL_S = 0.1
-_UNPROVEN_SHARE = 4
-"""Beside max_secrets, this part of it may wait to be taken by a broker."""
+"""A publish hears at most so much later than its time that it is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublisherOptions(LaneOptions):
-    """How much may wait, over how many connections; for the rest see `LaneOptions`."""
+class PublisherOptions(PoolsOptions):
+    """How much may wait in all; for the rest see `PoolsOptions` and `LaneOptions`."""
 
-    connections_per_nsqd: int = 4
-    """For each secret; the first is opened at once, the others when there is work for them."""
     buffer_bytes: int = 64 * 1_048_576
-    """What may wait or be unanswered, over all brokers; above it publishes are refused."""
-    max_secrets: int = 256
     """
-    Secrets that have connections at a time; the one least recently used makes room.
+    What may wait or be unanswered, over all nsqds; above it publishes are refused.
 
-    A quarter as many more may wait until a broker has taken or refused them.
+    Bodies that are still arriving count too, as far as `Publisher.hold` is told of them.
     """
-    secret_idle_s: float = 60.0
-    """So long at least, and less than twice as long, connections of a secret are kept unused."""
 
 
 class Publisher:
@@ -78,17 +63,17 @@ class Publisher:
             discovery = self._own_discovery = Discovery(nsqd_tcp_addresses, lookup)
         self._discovery = discovery
         self._watch: Watch | None = None
-        self._addresses: Sequence[str] = nsqd_tcp_addresses
-        self._pools: OrderedDict[Secret | None, Pool] = OrderedDict()
-        """By secret, the one least recently used first; None is there always."""
-        self._refusals = Refusals()
-        """By secret and topic; topic None is everything."""
+        self._pools = Pools(self.options, self._settle)
+        self._timeout_s = self.options.timeout_ms / 1000
+        self._buffer_bytes = self.options.buffer_bytes
+        """What may be held of publishes: what `hold` has taken of the bound is not here."""
         self._held_bytes = 0
+        """Of the publishes that wait or are unanswered."""
+        self._takes_publishes = False
+        self._loop: asyncio.AbstractEventLoop
+        """Where it was started."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._reaper: asyncio.TimerHandle | None = None
-        self._takes_no_more = False
         self._became_idle = asyncio.Event()
-        self._closing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -115,16 +100,25 @@ class Publisher:
         if self._own_discovery is not None:
             await self._own_discovery.start()
         self._watch = self._discovery.watch_nodes(self._found)
-        self._addresses = sorted(self._watch.addresses)
-        pool = self._open_pool(None)
+        self._loop = asyncio.get_running_loop()
+        pool = self._pools.open(sorted(self._watch.addresses))
+        self._takes_publishes = True
         await self._watch.first_answer()
         self._found(self._watch.addresses)
         return await pool.first_tries()
 
     def _found(self, addresses: frozenset[str]) -> None:
-        self._addresses = sorted(addresses)
-        for pool in self._pools.values():
-            pool.set_addresses(self._addresses)
+        self._pools.set_addresses(sorted(addresses))
+
+    @property
+    def has_open_lane(self) -> bool:
+        """Whether a publish without a secret could be written now."""
+        return self._pools.has_open_lane
+
+    @property
+    def asks_for_auth(self) -> bool:
+        """Whether any of the nsqds known has said that it wants a secret."""
+        return self._pools.asks_for_auth
 
     # Work
 
@@ -150,28 +144,19 @@ class Publisher:
         if not 0 <= defer_ms <= limits.max_req_timeout_ms:
             text = f"defer of {defer_ms} ms, allowed: 0 to {limits.max_req_timeout_ms} ms"
             raise InvalidRequest("INVALID_DEFER", text)
-        size_bytes = size_in_mpub((len(body),))
-        await self._put(topic, (body,), size_bytes, defer_ms=defer_ms, secret=secret)
+        await self._answer_to(topic, (body,), defer_ms=defer_ms, secret=secret)
 
     async def publish_many(
         self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
     ) -> None:
         """Publish *bodies* with one command, all or none; raises as `publish` does."""
         _check_topic(topic)
+        limit_bytes = self.options.limits.max_msg_size_bytes
         lengths = list(map(len, bodies))
-        if (
-            bodies
-            and not 0 < min(lengths) <= max(lengths) <= self.options.limits.max_msg_size_bytes
-        ):
+        if bodies and not 0 < min(lengths) <= max(lengths) <= limit_bytes:
             for body in bodies:
                 self._check_body(body)
-        size_bytes = 4 + size_in_mpub(lengths)
-        limit_bytes = self.options.limits.max_body_size_bytes
-        if size_bytes > limit_bytes:
-            text = f"{len(bodies)} messages take {size_bytes} bytes, the limit is {limit_bytes}"
-            raise InvalidRequest("BODY_TOO_BIG", f"{text} bytes")
-        if bodies:
-            await self._put(topic, bodies, size_bytes - 4, secret=secret)
+        await self._answer_to(topic, bodies, secret=secret)
 
     def _check_body(self, body: bytes) -> None:
         """Refuse what a broker would refuse by closing the connection behind it."""
@@ -182,198 +167,154 @@ class Publisher:
             text = f"message of {len(body)} bytes, the limit is {limit_bytes} bytes"
             raise InvalidRequest("MSG_TOO_BIG", text)
 
-    async def _put(
+    async def _answer_to(
         self,
         topic: str,
         bodies: Sequence[bytes],
-        size_bytes: int,
         *,
         defer_ms: int = 0,
         secret: Secret | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[GatewayError | None] = loop.create_future()
+        answer: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: GatewayError | None) -> None:
             if not answer.done():  # else the caller has gone
                 answer.set_result(error)
 
-        self.submit(
-            PendingPublish(
-                topic,
-                bodies,
-                defer_ms,
-                size_bytes,
-                loop.time() + self.options.timeout_ms / 1000,
-                done,
-                secret=secret,
-            )
-        )
+        self.begin(topic, bodies, done, defer_ms=defer_ms, secret=secret)
         error = await answer
         if error is not None:
             # One error may answer many callers: without their frames it does not grow.
             raise error.with_traceback(None)
 
-    def submit(self, publish: PendingPublish) -> None:
+    def begin(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        done: Callable[[GatewayError | None], None],
+        *,
+        defer_ms: int = 0,
+        secret: Secret | None = None,
+    ) -> None:
         """
-        Queue *publish*, which has been checked; `PendingPublish.done` is called with the outcome.
+        Publish *bodies*, all or none, and call *done* once with the outcome; None is OK.
 
-        It may be called before this returns, when nothing can take the publish.
+        For callers who have checked the name, each size and *defer_ms*, and who have no task to
+        wait in; *done* may be called before this returns. A caller who goes away says nothing
+        here: what has been begun is published, as nsqd publishes what it has read.
+
+        Raises:
+            InvalidRequest: Together they are more than one MPUB takes (BODY_TOO_BIG).
         """
-        error = self._hold(publish)
-        if error is not None:
-            publish.done(error)
+        if len(bodies) == 1:
+            size_bytes = SIZE_BYTES + len(bodies[0])
+        elif bodies:
+            size_bytes = self._size_of(bodies)
+        else:
+            done(None)
             return
-        loop = asyncio.get_running_loop()
+        held_bytes = self._held_bytes + size_bytes
+        if not self._takes_publishes:
+            text = "the publisher has not been started, or was stopped; nothing was published"
+            done(NoBroker(text))
+            return
+        if held_bytes > self._buffer_bytes:
+            done(self._overloaded(size_bytes))
+            return
+        now = self._loop.time()
+        pools = self._pools
+        if now < pools.refusals_until and (error := pools.refusal(secret, topic, now)):
+            done(error)
+            return
         try:
-            pool = self._pool_of(publish.secret)
+            pool = pools.pool_of(secret, now)
         except Full as full:
-            self.settle([publish], full)
+            done(full)
             return
-        pool.used_at = loop.time()
-        pool.submit(publish)
-        if self._sweep is None:
-            self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep)
-
-    def _hold(self, publish: PendingPublish) -> GatewayError | None:
-        """Count *publish*; return why it cannot be taken, None when it is."""
-        if self._takes_no_more or not self._pools:
-            return NoBroker(
-                "the publisher has not been started, or was stopped; nothing was published"
-            )
-        held_bytes = self._held_bytes + publish.size_bytes
-        if held_bytes > self.options.buffer_bytes:
-            limit_bytes = self.options.buffer_bytes
-            return Overloaded(waiting_bytes=held_bytes, limit_bytes=limit_bytes)
-        if self._refusals:
-            now = asyncio.get_running_loop().time()
-            for topic in (publish.topic, None):
-                if error := self._refusals.find((publish.secret, topic), now):
-                    return error
-        publish.is_held = True
         self._held_bytes = held_bytes
-        return None
+        deadline = now + self._timeout_s
+        pool.submit(PendingPublish(topic, bodies, defer_ms, size_bytes, deadline, done))
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
-    def settle(self, publishes: Sequence[PendingPublish], error: GatewayError | None) -> None:
-        """Tell the callers of *publishes*, each once, and give their bytes free."""
-        held = [publish for publish in publishes if publish.is_held]
-        for publish in held:
-            publish.is_held = False
-            self._held_bytes -= publish.size_bytes
+    def _size_of(self, bodies: Sequence[bytes]) -> int:
+        """Return what *bodies* take in an MPUB; raises InvalidRequest where that is too much."""
+        size_bytes = size_in_mpub(list(map(len, bodies)))
+        limit_bytes = self.options.limits.max_body_size_bytes
+        if size_bytes + COUNT_BYTES > limit_bytes:
+            text = f"{len(bodies)} messages take {size_bytes + COUNT_BYTES} bytes, the limit is "
+            raise InvalidRequest("BODY_TOO_BIG", f"{text}{limit_bytes} bytes")
+        return size_bytes
+
+    def _settle(
+        self, publishes: Sequence[PendingPublish], size_bytes: int, error: GatewayError | None
+    ) -> None:
+        """Tell the callers of *publishes*, each once, and give their *size_bytes* free."""
+        self._held_bytes -= size_bytes
         if not self._held_bytes:
             self._became_idle.set()
-        for publish in held:
-            publish.done(error)
+        for publish in publishes:
+            try:
+                publish.done(error)
+            except Exception:
+                # The others of its batch are to hear theirs.
+                logger.exception("a caller failed at the outcome of its publish")
 
     def _on_sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for pool in list(self._pools.values()):
-            pool.give_up_overdue(now)
-        has_work = self._held_bytes > 0
-        self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep) if has_work else None
+        self._sweep = None
+        try:
+            self._pools.sweep(self._loop.time())
+        finally:
+            # Whatever failed: deadlines are to hold, and a stop waits for them.
+            if self._held_bytes:
+                self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
-    # The pools
+    # What may wait
 
-    @property
-    def has_open_lane(self) -> bool:
-        """Whether a publish without a secret could be written now."""
-        return None in self._pools and self._pools[None].has_open_lane
-
-    def _pool_of(self, secret: Secret | None) -> Pool:
-        """Return the pool of *secret*; raises Full when there is none and no room for one."""
-        pool = self._pools.get(secret)
-        if pool is None:
-            self._make_room()
-            pool = self._open_pool(secret)
-            if self._reaper is None:
-                self._schedule_reaper()
-        elif secret is not None:
-            self._pools.move_to_end(secret)
-        return pool
-
-    def _open_pool(self, secret: Secret | None) -> Pool:
-        max_lanes = self.options.connections_per_nsqd
-        pool = Pool(self, self.options, secret=secret, max_lanes_per_nsqd=max_lanes)
-        self._pools[secret] = pool
-        pool.set_addresses(self._addresses)
-        return pool
-
-    def _make_room(self) -> None:
+    def hold(self, size_bytes: int) -> None:
         """
-        Let go of the secret least recently used where there are too many; raises Full.
+        Count bytes of a body that is still arriving among what may wait, until `release`.
 
-        Secrets that no broker has taken yet have a share of their own: whoever makes some up
-        takes no place from those who have one.
+        Raises:
+            Overloaded: They are too many; they are not counted.
         """
-        secrets = [pool for pool in self._pools.values() if pool.secret is not None]
-        proven = [pool for pool in secrets if pool.is_proven]
-        limit = self.options.max_secrets
-        new_limit = max(1, limit // _UNPROVEN_SHARE)
-        if len(secrets) - len(proven) >= new_limit:
-            text = f"{new_limit} new secrets wait for a broker's answer, which is the limit"
-            raise Full(f"{text}; nothing was published, try again later")
-        if len(proven) < limit:
-            return
-        idle = next((pool for pool in proven if pool.is_idle), None)
-        if idle is None:
-            text = f"{limit} secrets publish at this moment, which is the limit"
-            raise Full(f"{text}; nothing was published, try again later")
-        self._close_pool(idle)
+        if self._held_bytes + size_bytes > self._buffer_bytes:
+            raise self._overloaded(size_bytes)
+        self._buffer_bytes -= size_bytes
 
-    def _schedule_reaper(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._reaper = loop.call_later(self.options.secret_idle_s, self._reap)
+    def release(self, size_bytes: int) -> None:
+        """Count bytes of `hold` no more."""
+        self._buffer_bytes += size_bytes
 
-    def _reap(self) -> None:
-        """Close the pools that nobody has used for a while."""
-        self._reaper = None
-        long_ago = asyncio.get_running_loop().time() - self.options.secret_idle_s
-        for secret, pool in list(self._pools.items()):
-            if secret is not None and pool.is_idle and pool.used_at <= long_ago:
-                self._close_pool(pool)
-        if len(self._pools) > 1:
-            self._schedule_reaper()
-
-    def _close_pool(self, pool: Pool) -> None:
-        del self._pools[pool.secret]
-        pool.is_closing = True
-        closing = spawn("close the connections of a secret", pool.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
-    def refused(self, pool: Pool, topic: str | None, error: GatewayError) -> None:
-        """Answer the same from memory for a moment; let go of a secret that nobody takes."""
-        if isinstance(error, BrokerRefused):
-            now = asyncio.get_running_loop().time()
-            self._refusals.remember((pool.secret, topic), error, now)
-        if topic is None and pool.secret is not None and not pool.is_closing:
-            self._close_pool(pool)
+    def _overloaded(self, size_bytes: int) -> Overloaded:
+        limit_bytes = self.options.buffer_bytes
+        return Overloaded(
+            waiting_bytes=self._held_bytes + limit_bytes - self._buffer_bytes,
+            size_bytes=size_bytes,
+            limit_bytes=limit_bytes,
+        )
 
     # The end
 
     async def stop(self) -> None:
         """Take no more, wait for what has been taken within the publish timeout, then close."""
-        self._takes_no_more = True
+        self._takes_publishes = False
         try:
             while self._held_bytes:
                 self._became_idle.clear()
                 await self._became_idle.wait()  # the sweep bounds it
         finally:
-            for timer in (self._sweep, self._reaper):
-                if timer is not None:
-                    timer.cancel()
+            if self._sweep is not None:
+                self._sweep.cancel()
             if self._watch is not None:
                 self._watch.close()
             if self._own_discovery is not None:
                 await self._own_discovery.stop()
-            pools = [pool.close() for pool in self._pools.values()]
-            await asyncio.gather(*pools, *self._closing)
+            await self._pools.close()
 
     def abort(self) -> None:
         """Close every connection at once: what is unanswered has an unknown outcome."""
-        for pool in self._pools.values():
-            pool.abort()
+        self._pools.abort()
 
 
 def _check_topic(topic: str) -> None:

@@ -7,6 +7,7 @@ client that tries in a loop would ask for nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import TypeVar
 
@@ -30,6 +31,8 @@ class Refusals:
         self._max_entries = max_entries
         self._kept: dict[Hashable, tuple[float, GatewayError]] = {}
         """Until when, and what was said; what was remembered first stands first."""
+        self.until = -math.inf
+        """When the last of them is over, monotonic seconds: from then on `find` has nothing."""
 
     def __len__(self) -> int:
         """Return how many are kept, those that are over included until the next `remember`."""
@@ -38,7 +41,8 @@ class Refusals:
     def remember(self, key: Hashable, error: GatewayError, now: float) -> None:
         """Keep *error* for who asks for *key* within `keep_s` from *now* (monotonic seconds)."""
         self._kept.pop(key, None)
-        self._kept[key] = (now + self._keep_s, _again(error))
+        self.until = now + self._keep_s
+        self._kept[key] = (self.until, _again(error))
         while self._is_first_over(now) or len(self._kept) > self._max_entries:
             del self._kept[next(iter(self._kept))]
 

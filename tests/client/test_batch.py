@@ -130,7 +130,7 @@ def test_a_batch_is_closed_before_a_large_broker_would_take_more() -> None:
     assert [1, 1, 3] == taken
 
 
-def test_what_is_put_back_comes_first() -> None:
+def test_what_is_put_back_comes_first_and_goes_alone() -> None:
     """In its order, before what came meanwhile; also where nothing of the topic waits."""
     first, second, third = pending(b"1"), pending(b"2"), pending(b"3")
     waiting, empty = queue(third), queue()
@@ -138,19 +138,29 @@ def test_what_is_put_back_comes_first() -> None:
     waiting.add_first([first, second])
     empty.add_first([first, second])
 
-    assert [MultiPublish("t", [b"1", b"2", b"3"])] == commands(waiting)
-    assert [MultiPublish("t", [b"1", b"2"])] == commands(empty)
+    both = [Publish("t", b"1"), Publish("t", b"2")]
+    assert [*both, Publish("t", b"3")] == commands(waiting)
+    assert both == commands(empty)
+
+
+def test_nothing_can_be_put_back() -> None:
+    """All callers of a batch may have been answered before."""
+    waiting = queue()
+
+    waiting.add_first([])
+
+    assert not waiting
 
 
 def test_a_queue_tells_what_waits() -> None:
-    """Publishes, bytes, topics; and nothing when all is taken."""
+    """Whether there is anything, of which topics; and nothing when all is taken."""
     waiting = queue(pending(b"a"), pending(b"bb", b"c", topic="u"))
-    told = (len(waiting), waiting.waiting_bytes, "t" in waiting, "u" in waiting, "v" in waiting)
+    told = (bool(waiting), "t" in waiting, "u" in waiting, "v" in waiting)
 
     commands(waiting)
 
-    assert (2, 5 + 6 + 5, True, True, False) == told
-    assert (0, 0, False) == (len(waiting), waiting.waiting_bytes, "t" in waiting)
+    assert (True, True, True, False) == told
+    assert (False, False) == (bool(waiting), "t" in waiting)
 
 
 def test_the_overdue_are_taken_out() -> None:
@@ -162,7 +172,32 @@ def test_the_overdue_are_taken_out() -> None:
     overdue = waiting.take_overdue(1.0)
 
     assert [late, other] == overdue
-    assert (1, early.size_bytes, False) == (len(waiting), waiting.waiting_bytes, "u" in waiting)
+    assert (True, False) == ("t" in waiting, "u" in waiting)
+    assert [Publish("t", b"b")] == commands(waiting)
+
+
+def test_one_that_comes_later_may_be_overdue_sooner() -> None:
+    """It has waited for another connection before."""
+    new, old = pending(b"a", deadline=9.0), pending(b"b", deadline=1.0)
+    waiting = queue(new, old)
+
+    assert [old] == waiting.take_overdue(1.0)
+    assert [] == waiting.take_overdue(8.9)
+    assert [new] == waiting.take_overdue(9.0)
+
+
+def test_those_whose_time_is_over_leave_a_batch_that_was_taken() -> None:
+    """What is left is what is still to be answered, with its bytes and its earliest deadline."""
+    publishes = [pending(b"%d" % number, deadline=float(number)) for number in (1, 3, 2)]
+    batch = queue(*publishes).take()
+    assert batch is not None
+
+    assert [] == batch.take_overdue(0.9)
+    assert [publishes[0]] == batch.take_overdue(1.0)
+    assert (publishes[1:], 2 * 5, 2.0) == (batch.publishes, batch.size_bytes, batch.deadline)
+    assert publishes[1:] == batch.take_overdue(9.0)
+    assert ([], 0) == (batch.publishes, batch.size_bytes)
+    assert [] == batch.take_overdue(99.0)
 
 
 def test_everything_can_be_taken_out() -> None:
@@ -170,8 +205,18 @@ def test_everything_can_be_taken_out() -> None:
     publishes = [pending(b"a"), pending(b"b"), pending(b"c", topic="u")]
     waiting = queue(*publishes)
 
-    assert publishes == waiting.take_all()
-    assert (0, 0, None) == (len(waiting), waiting.waiting_bytes, waiting.take())
+    assert publishes == waiting.take_up_to()
+    assert (False, None) == (bool(waiting), waiting.take())
+
+
+@pytest.mark.parametrize("max_bytes, expected", [(0, 0), (1, 2), (18, 2), (19, 3), (99, 3)])
+def test_a_part_can_be_taken_out(max_bytes: int, expected: int) -> None:
+    """Whole batches, until there are enough bytes of them."""
+    limits = Limits(max_body_size_bytes=4 + 2 * (4 + 5))
+    waiting = queue(*[pending(b"x" * 5)] * 3, limits=limits)
+
+    assert expected == len(waiting.take_up_to(max_bytes))
+    assert (expected < 3) == bool(waiting)
 
 
 BODIES = st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=5)
@@ -215,23 +260,31 @@ def test_nothing_is_lost_and_each_topic_keeps_its_order(
         assert isinstance(event, Publish | MultiPublish | DeferredPublish), event
         sent[event.topic] += bodies_of(event)
 
-    assert (0, 0) == (len(waiting), waiting.waiting_bytes)
+    assert not waiting
     assert added == sent
 
 
-@given(st.lists(st.tuples(st.sampled_from("tuv"), st.floats(0.0, 9.0)), max_size=30))
-def test_bytes_add_up_however_publishes_leave(steps: list[tuple[str, float]]) -> None:
-    """Taken, overdue or put back: what waits is what is counted."""
+STEPS = st.tuples(st.sampled_from("tuv"), st.floats(0.0, 9.0), st.sampled_from([0, 0, 5]))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_everybody_leaves_once_and_in_time(steps: list[tuple[str, float, int]]) -> None:
+    """Overdue in the queue, overdue in the batch that was taken, put back, or taken at last."""
     waiting, numbers = queue(), count()
-    for topic, deadline in steps:
-        waiting.add(pending(b"%d" % next(numbers), topic=topic, deadline=deadline))
+    for topic, deadline, defer_ms in steps:
+        body = b"%d" % next(numbers)
+        waiting.add(pending(body, topic=topic, deadline=deadline, defer_ms=defer_ms))
     batch = waiting.take()
+    in_flight = [] if batch is None else batch.take_overdue(2.0)
     if batch is not None:
+        assert batch.size_bytes == sum(publish.size_bytes for publish in batch.publishes)
         waiting.add_first(batch.publishes)
 
     overdue = waiting.take_overdue(4.0)
-    left = waiting.take_all()
+    left = waiting.take_up_to()
 
-    assert sorted(each.deadline for each in [*overdue, *left]) == sorted(at for _, at in steps)
-    assert all(each.deadline <= 4.0 for each in overdue)
-    assert (0, 0) == (len(waiting), waiting.waiting_bytes)
+    everybody = [*in_flight, *overdue, *left]
+    assert sorted(each.deadline for each in everybody) == sorted(at for _, at, _ in steps)
+    assert all(each.deadline <= 4.0 for each in [*in_flight, *overdue])
+    assert all(each.deadline > 4.0 for each in left)
+    assert not waiting

@@ -13,6 +13,7 @@ from gateway.client.publisher import Publisher, PublisherOptions
 from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import NoBroker
 from gateway.protocol.commands import Publish, Subscribe
+from gateway.protocol.identify import Answer
 from tests.support.manual_clock import ManualClock, turn, until
 from tests.support.scripted_broker import ScriptedBroker
 from tests.support.scripted_lookupd import ScriptedLookupd, silent
@@ -104,11 +105,27 @@ async def test_a_connection_is_kept_although_no_lookup_names_its_broker(
         asked = len(lookupd.questions)
         await clock.advance(POLL_S)
         await until(lambda: len(lookupd.questions) >= asked + 2)
-        await until(lambda: not publisher._addresses)
+        await until(lambda: not publisher._pools._addresses)
 
         await publisher.publish("t", b"1")
 
     assert "lost" not in [what for what, _, _ in listener.all]
+
+
+async def test_a_broker_that_is_not_named_any_more_asks_for_no_auth(
+    broker: ScriptedBroker, lookupd: ScriptedLookupd
+) -> None:
+    """It is not known."""
+    clock = ManualClock()
+    broker.identifies_as(Answer(auth_required=True))
+    lookupd.knows(broker.address)
+    async with found_by(lookupd) as discovery, publishing(discovery) as publisher:
+        before = publisher.asks_for_auth
+        lookupd.knows()
+        await clock.advance(POLL_S)
+        await until(lambda: not publisher.asks_for_auth)
+
+    assert before
 
 
 async def test_a_broker_that_is_lost_and_not_named_is_not_tried_again(

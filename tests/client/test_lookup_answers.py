@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.lookup_answers import parse_lookup, parse_nodes
+from gateway.client.lookup_answers import FoundNsqds, parse_lookup, parse_nodes
 from gateway.errors import LookupFailed
 from tests.support.nsqd import real_nsqd, real_nsqlookupd
 
 LOOKUPD = "127.0.0.1:4161"
 
-Parse = Callable[[str, int, bytes], frozenset[str]]
+Parse = Callable[[str, int, bytes], FoundNsqds]
 BOTH = pytest.mark.parametrize("parse", [parse_lookup, parse_nodes], ids=["lookup", "nodes"])
 
 
@@ -53,13 +53,13 @@ def test_every_nsqd_is_found_where_it_says_it_is(parse: Parse) -> None:
     """By broadcast address and TCP port, whatever else is in the entry."""
     answer = body(producer("n1", 4150), producer("10.0.0.2", 4250, topology_zone="a"))
 
-    assert {"n1:4150", "10.0.0.2:4250"} == parse(LOOKUPD, 200, answer)
+    assert {"n1:4150", "10.0.0.2:4250"} == set(parse(LOOKUPD, 200, answer))
 
 
 @BOTH
 def test_an_ipv6_host_stands_in_brackets(parse: Parse) -> None:
     """As every host:port here."""
-    assert {"[2001:db8::1]:4150"} == parse(LOOKUPD, 200, body(producer("2001:db8::1")))
+    assert {"[2001:db8::1]:4150"} == set(parse(LOOKUPD, 200, body(producer("2001:db8::1"))))
 
 
 @BOTH
@@ -67,7 +67,7 @@ def test_the_old_envelope_says_the_same(parse: Parse) -> None:
     """An nsqlookupd before 1.0 is understood."""
     answer = wrapped({"channels": [], "producers": [producer()]})
 
-    assert {"n1:4150"} == parse(LOOKUPD, 200, answer)
+    assert {"n1:4150"} == set(parse(LOOKUPD, 200, answer))
 
 
 @BOTH
@@ -76,8 +76,8 @@ def test_nobody_is_an_answer(parse: Parse, nobody: object) -> None:
     """Go writes a list that nobody made as null."""
     document = {"producers": nobody}
 
-    assert frozenset() == parse(LOOKUPD, 200, json.dumps(document).encode())
-    assert frozenset() == parse(LOOKUPD, 200, wrapped(document))
+    assert {} == parse(LOOKUPD, 200, json.dumps(document).encode())
+    assert {} == parse(LOOKUPD, 200, wrapped(document))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_nobody_is_an_answer(parse: Parse, nobody: object) -> None:
 )
 def test_a_topic_that_is_not_known_yet_is_an_answer(answer: bytes) -> None:
     """At the start nobody has the topic: no failure, and nobody to connect to."""
-    assert frozenset() == parse_lookup(LOOKUPD, 404, answer)
+    assert {} == parse_lookup(LOOKUPD, 404, answer)
 
 
 def test_an_nsqd_where_the_topic_is_being_deleted_is_left_out() -> None:
@@ -98,9 +98,9 @@ def test_an_nsqd_where_the_topic_is_being_deleted_is_left_out() -> None:
         producer("n2", topics=topics, tombstones=[False, False]),
     )
 
-    assert {"n2:4150"} == parse_nodes(LOOKUPD, 200, answer, topic="a")
-    assert {"n1:4150", "n2:4150"} == parse_nodes(LOOKUPD, 200, answer, topic="b")
-    assert {"n1:4150", "n2:4150"} == parse_nodes(LOOKUPD, 200, answer)
+    assert {"n2:4150"} == set(parse_nodes(LOOKUPD, 200, answer, topic="a"))
+    assert {"n1:4150", "n2:4150"} == set(parse_nodes(LOOKUPD, 200, answer, topic="b"))
+    assert {"n1:4150", "n2:4150"} == set(parse_nodes(LOOKUPD, 200, answer))
 
 
 @pytest.mark.nsqd
@@ -118,8 +118,21 @@ async def test_a_real_tombstone_is_read() -> None:
         answer = await http.get(f"http://{lookupd.http_address}/nodes")
 
     read = LOOKUPD, answer.status_code, answer.content
-    assert frozenset() == parse_nodes(*read, topic="t")
-    assert {nsqd.tcp_address} == parse_nodes(*read)
+    assert {} == parse_nodes(*read, topic="t")
+    assert {nsqd.tcp_address} == set(parse_nodes(*read))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "http_port,address",
+    [(4151, "n1:4151"), (65_535, "n1:65535")]
+    + [(other, None) for other in (0, -1, 65_536, "4151", 4151.5, None, True)],
+)
+def test_where_http_is_comes_along(parse: Parse, http_port: object, address: str | None) -> None:
+    """An nsqd without HTTP, or with it on a unix socket, is found by its TCP port all the same."""
+    answer = body(producer("n1", http_port=http_port))
+
+    assert {"n1:4150": address} == parse(LOOKUPD, 200, answer)
 
 
 # What cannot
@@ -147,7 +160,7 @@ async def test_a_real_tombstone_is_read() -> None:
 )
 def test_one_entry_that_is_wrong_costs_no_other(parse: Parse, bad: object) -> None:
     """It is left out."""
-    assert {"n2:4150"} == parse(LOOKUPD, 200, body(bad, producer("n2")))
+    assert {"n2:4150"} == set(parse(LOOKUPD, 200, body(bad, producer("n2"))))
 
 
 @BOTH

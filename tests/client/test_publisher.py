@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.client.publisher import PublisherOptions
 from gateway.errors import BrokerRefused, GatewayError, InvalidRequest, OutcomeUnknown, Overloaded
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.frames import OK
 from gateway.protocol.wire import Limits
-from tests.support.manual_clock import turn
+from tests.support.manual_clock import turn, until
 from tests.support.publishing import outcomes, publishing, refuse_bad_bodies, start
 from tests.support.scripted_broker import ScriptedBroker, refuse, silence
 
@@ -180,7 +181,11 @@ async def test_what_waits_is_bounded_in_bytes(broker: ScriptedBroker) -> None:
         await peer.next(Publish)
         peer.send(OK)
         assert [None] == await outcomes(again)
-        assert (33, 28) == (caught.value.waiting_bytes, caught.value.limit_bytes)
+        assert (27, 6, 28) == (
+            caught.value.waiting_bytes,
+            caught.value.size_bytes,
+            caught.value.limit_bytes,
+        )
 
 
 async def test_a_caller_that_has_gone_costs_nothing(broker: ScriptedBroker) -> None:
@@ -200,6 +205,98 @@ async def test_a_caller_that_has_gone_costs_nothing(broker: ScriptedBroker) -> N
 
         assert [None] == await outcomes(stays)
         assert (True, 0) == (gone.cancelled(), publisher._held_bytes)
+
+
+async def test_a_publish_can_be_begun_without_a_task(broker: ScriptedBroker) -> None:
+    """Each outcome is told once; that of no bodies at once."""
+    broker.on(DeferredPublish, refuse("E_DPUB_FAILED", "DPUB failed exiting"))
+    told: list[GatewayError | None] = []
+    async with publishing(broker) as publisher:
+        publisher.begin("t", (), told.append)
+        at_once = told[:]
+        publisher.begin("t", (b"1",), told.append)
+        publisher.begin("t", [b"2", b"3"], told.append)
+        await until(lambda: len(told) == 3)
+        publisher.begin("t", (b"4",), told.append, defer_ms=5)
+        await until(lambda: len(told) == 4)
+
+    assert [None] == at_once
+    assert [None] * 3 == told[:3]
+    assert "E_DPUB_FAILED DPUB failed exiting" == str(told[3])
+    assert [MultiPublish("t", [b"1", b"2", b"3"])] == broker.all(MultiPublish)
+
+
+async def test_what_is_too_much_for_one_mpub_is_not_begun(broker: ScriptedBroker) -> None:
+    """It is raised, and nobody is called; one body may be as long as a message may be."""
+    limits = Limits(max_msg_size_bytes=20, max_body_size_bytes=20)
+    told: list[GatewayError | None] = []
+    async with publishing(broker, options=PublisherOptions(limits=limits)) as publisher:
+        with pytest.raises(InvalidRequest, match="2 messages take 21 bytes, the limit is 20 byt"):
+            publisher.begin("t", [b"x" * 4, b"x" * 5], told.append)
+        publisher.begin("t", [b"x" * 4, b"x" * 4], told.append)
+        publisher.begin("u", [b"x" * 20], told.append)
+        await until(lambda: len(told) == 2)
+
+    assert [None, None] == told
+
+
+async def test_the_next_batch_is_written_before_the_callers_of_the_last_are_told(
+    broker: ScriptedBroker,
+) -> None:
+    """The broker need not wait for what the callers do with their answers."""
+    broker.on(Publish, silence)
+    async with publishing(broker) as publisher:
+        peer = await broker.peer()
+        lane = publisher._pools._pools[None]._lanes[0]
+        in_flight: list[bool] = []
+        publisher.begin("t", (b"1",), lambda _: in_flight.append(not lane.is_idle))
+        await peer.next(Publish)
+        (second,) = start(publisher, b"2")
+        await turn(2)
+
+        peer.send(OK)
+        await peer.next(Publish)
+        peer.send(OK)
+
+        assert [None] == await outcomes(second)
+    assert [True] == in_flight
+
+
+async def test_a_caller_that_fails_harms_no_other(broker: ScriptedBroker) -> None:
+    """Those of its batch are told, the connection stays, and the log has what happened."""
+
+    def fail(_error: GatewayError | None) -> None:
+        msg = "a bug of the caller"
+        raise RuntimeError(msg)
+
+    with capture_logs() as lines:
+        async with publishing(broker) as publisher:
+            publisher.begin("t", (b"1",), fail)
+            neighbours = start(publisher, b"2", b"3")
+
+            assert [None, None] == await outcomes(*neighbours)
+            await publisher.publish("t", b"4")
+            assert 0 == publisher._held_bytes
+
+    assert 1 == len(broker.peers)
+    assert "a caller failed at the outcome of its publish" in [line["event"] for line in lines]
+
+
+async def test_who_publishes_again_at_the_answer_is_served(broker: ScriptedBroker) -> None:
+    """From inside the callback, as a client that pipelines its requests does."""
+    told: list[int] = []
+    async with publishing(broker) as publisher:
+
+        def again(_error: GatewayError | None) -> None:
+            told.append(len(told))
+            if len(told) < 5:
+                publisher.begin("t", (b"%d" % len(told),), again)
+
+        publisher.begin("t", (b"0",), again)
+        await until(lambda: len(told) == 5)
+
+        assert 0 == publisher._held_bytes
+    assert [b"0", b"1", b"2", b"3", b"4"] == [command.body for command in broker.all(Publish)]
 
 
 # Refusals

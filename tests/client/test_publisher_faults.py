@@ -381,7 +381,8 @@ async def test_what_waits_at_a_pool_that_is_closed_is_answered(broker: ScriptedB
         publishes.append(asyncio.ensure_future(publisher.publish("t", b"2", secret=secret)))
         await turn(2)
 
-        publisher._close_pool(publisher._pools[secret])
+        pools = publisher._pools
+        pools._let_go(pools._pools[secret])
 
         errors = await outcomes(*publishes)
         assert [OutcomeUnknown, NoBroker] == [type(error) for error in errors]

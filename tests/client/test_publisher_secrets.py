@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from gateway.client.connection import ConnectionOptions
 from gateway.client.publisher import Publisher, PublisherOptions
 from gateway.errors import AuthRequired, BrokerRefused, Full, OutcomeUnknown
 from gateway.protocol.commands import Auth, Publish
@@ -68,7 +69,44 @@ async def test_without_a_secret_nothing_is_written(guarded: GuardedBroker) -> No
 async def test_a_broker_that_asks_for_a_secret_is_not_out_of_reach(guarded: GuardedBroker) -> None:
     """A start has nothing to say about it: who publishes will bring one."""
     async with Publisher([guarded.address]) as publisher:
-        assert [] == await publisher._pools[None].first_tries()
+        assert [] == await publisher._pools._pools[None].first_tries()
+
+
+async def test_that_a_broker_asks_for_auth_can_be_told(
+    broker: ScriptedBroker, guarded: GuardedBroker
+) -> None:
+    """One is enough; it may have refused for want of a secret, or have been told one."""
+    asks = []
+    for addresses in ([broker.address], [broker.address, guarded.address]):
+        async with Publisher(addresses, PublisherOptions(connections_per_nsqd=1)) as publisher:
+            asks.append(publisher.asks_for_auth)
+    options = PublisherOptions(connection=ConnectionOptions(secret=ALICE))
+    async with Publisher([guarded.address], options) as publisher:
+        asks.append(publisher.asks_for_auth)
+
+    assert [False, True, True] == asks
+
+
+async def test_a_broker_may_ask_for_auth_later_or_no_more(guarded: GuardedBroker) -> None:
+    """What it said last counts, also while it cannot be reached."""
+    clock = ManualClock()
+    guarded.wants_auth(wants=False)
+    async with publishing(guarded) as publisher:
+        asks = [publisher.asks_for_auth]
+        guarded.wants_auth(wants=True)
+        (await guarded.peer()).close()
+        while not publisher.asks_for_auth:
+            await clock.advance(20.0)
+        await guarded.stop()
+        await clock.advance(20.0)
+        asks.append(publisher.asks_for_auth)
+        guarded.wants_auth(wants=False)
+        await guarded.start()
+        while not publisher.has_open_lane:
+            await clock.advance(20.0)
+        asks.append(publisher.asks_for_auth)
+
+    assert [False, True, False] == asks
 
 
 async def test_a_broker_that_asks_for_no_secret_is_told_none(broker: ScriptedBroker) -> None:

@@ -77,3 +77,14 @@ def test_of_too_many_the_oldest_goes() -> None:
         refusals.remember(key, REFUSED, 10.0)
 
     assert [None, str(REFUSED), str(REFUSED)] == [told(refusals, key, 10.0) for key in "abc"]
+
+
+def test_when_the_last_refusal_is_over_can_be_told() -> None:
+    """Who publishes looks at that, and not into the table, nearly always."""
+    refusals = Refusals()
+    before = refusals.until
+
+    refusals.remember(KEY, REFUSED, 10.0)
+    refusals.remember("another", REFUSED, 10.5)
+
+    assert (float("-inf"), 11.5) == (before, refusals.until)
