@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 import yaml
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+from starlette.types import Receive, Scope, Send
 
+from gateway.client.node_answers import Reached, judge
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
     Forbidden,
     Full,
+    GatewayError,
     InvalidRequest,
     NoBroker,
+    NoKnownNsqd,
     OutcomeUnknown,
     Overloaded,
+    PartlyDone,
+    RateLimited,
+    RequestTimeout,
 )
 from gateway.protocol.http_api import HTTP_STATUS
-from gateway.protocol.wire import Limits
-from gateway.web.app import PUBLIC_ROUTES, WebParts, create_app
-from gateway.web.faults import FAULTS, INTERNAL_ERROR, REFUSALS, TITLES, problem
-from tests.support.asgi import http_client
+from gateway.secret import Secret
+from gateway.web.admin import AdminParts, admin_router
+from gateway.web.admin_access import AdminAccess
+from gateway.web.answers import TITLES
+from gateway.web.app import PUBLIC_ROUTES, WebParts, _PublicApp
+from gateway.web.docs import docs_router
+from gateway.web.faults import FAULTS, INTERNAL_ERROR, REFUSALS, problem
+from gateway.web.origins import OriginPolicy
+from gateway.web.quota import PublishQuota
+from tests.support.public_http import public_http
+from tests.support.raw_http import RawAnswer, speak
 from tests.support.recording_publisher import RecordingPublisher
 
 CONTRACT: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[1] / "openapi.yaml").read_text(encoding="utf-8")
 )
 EXAMPLES: dict[str, dict[str, Any]] = {
-    token: example["value"] for token, example in CONTRACT["components"]["examples"].items()
+    name: example["value"]
+    for name, example in CONTRACT["components"]["examples"].items()
+    if name.isupper()
 }
+"""Problems; a name starts with nsqd's word, and goes on where that is said for two reasons."""
 OPERATIONS = [(method, path) for path, methods in CONTRACT["paths"].items() for method in methods]
 PROBLEM = OAS31Validator(CONTRACT["components"]["schemas"]["Problem"])
 
@@ -48,13 +69,31 @@ def resolved(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
+def responses_of(method: str, path: str) -> dict[int, dict[str, Any]]:
+    """Return what the contract promises for an operation, by status."""
+    responses = CONTRACT["paths"][path][method]["responses"]
+    return {int(status): resolved(response) for status, response in responses.items()}
+
+
+def examples_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the problems that a response of the contract shows."""
+    examples = response["content"]["application/problem+json"]["examples"].values()
+    return [resolved(example)["value"] for example in examples]
+
+
+def word_of(example: dict[str, Any]) -> str:
+    """Return nsqd's word in a problem."""
+    return str(example["message"])
+
+
 def documented(method: str, path: str) -> set[tuple[int, str]]:
-    """Return each pair of status and token that the contract promises for an operation."""
-    pairs = set()
-    for status, response in CONTRACT["paths"][path][method]["responses"].items():
-        for media in resolved(response)["content"].values():
-            pairs |= {(int(status), token) for token in media["examples"]}
-    return pairs
+    """Return each pair of status and nsqd's word that the contract promises for an operation."""
+    return {
+        (status, token)
+        for status, response in responses_of(method, path).items()
+        if status >= 400
+        for token in map(word_of, examples_of(response))
+    }
 
 
 def test_the_contract_is_valid() -> None:
@@ -65,8 +104,9 @@ def test_the_contract_is_valid() -> None:
 def test_the_contract_has_the_routes_of_the_app() -> None:
     """Every route but the WebSocket is in it, and none besides."""
     routes = {(path, method) for path, methods in PUBLIC_ROUTES.items() for method in methods}
+    operations = {(path, method.upper()) for method, path in OPERATIONS}
 
-    assert routes - {("/sub", "GET")} == {(path, method.upper()) for method, path in OPERATIONS}
+    assert routes - {("/sub", "GET")} == operations - {("/pub", "OPTIONS"), ("/mpub", "OPTIONS")}
 
 
 @pytest.mark.parametrize("method,path", OPERATIONS)
@@ -75,32 +115,111 @@ def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> 
     faults = [INTERNAL_ERROR, *FAULTS.values(), *REFUSALS.values()]
     known = {(status, token) for token, status in HTTP_STATUS.items()}
     known |= {(fault.status, fault.token) for fault in faults}
-    known |= {(200, "OK"), (400, "INVALID_AUTHORIZATION")}
+    known |= {(400, "INVALID_AUTHORIZATION")}
 
     assert set() == documented(method, path) - known
 
 
-@pytest.mark.parametrize("token", EXAMPLES)
-def test_an_example_is_a_problem_of_its_word(token: str) -> None:
+@pytest.mark.parametrize("method,path", OPERATIONS)
+def test_every_answer_with_a_body_has_an_example(method: str, path: str) -> None:
+    """And no status is without words for a person."""
+    for response in responses_of(method, path).values():
+        assert response["description"]
+        assert all(media["examples"] for media in response.get("content", {}).values())
+
+
+async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
+    """Subscribe nobody."""
+
+
+def said_by_fastapi() -> dict[str, dict[str, Any]]:
+    """Return what FastAPI says of its routes, all but the one that is a WebSocket."""
+    # The routes only: nobody calls them.
+    admin = cast("AdminParts", None)
+    app = _PublicApp(WebParts(subscribe=nobody, routers=[admin_router(admin), docs_router()]))
+    paths: dict[str, dict[str, Any]] = app._rest.openapi()["paths"]
+    return {path: methods for path, methods in paths.items() if path != "/sub"}
+
+
+FASTAPI = said_by_fastapi()
+IN_FRONT = {(path, method) for path in ("/pub", "/mpub") for method in ("post", "options")}
+"""What is answered before FastAPI is asked."""
+AROUND = {408, 431, 500}
+"""What is said to a request that never arrives in whole, and by the handler of every failure."""
+
+
+def test_the_contract_has_the_routes_of_fastapi() -> None:
+    """What is not answered in front is a route, and every route is in the contract."""
+    routes = {(path, method) for path, methods in FASTAPI.items() for method in methods}
+
+    assert {(path, method) for method, path in OPERATIONS} == routes | IN_FRONT
+
+
+@pytest.mark.parametrize("path", FASTAPI)
+def test_the_contract_has_the_statuses_of_fastapi(path: str) -> None:
+    """In both directions; 422 is FastAPI's own word for what is answered 400 here."""
+    [(method, route)] = FASTAPI[path].items()
+    statuses = {int(status) for status in route["responses"]} - {422}
+
+    assert set(responses_of(method, path)) - AROUND == statuses - AROUND
+
+
+@pytest.mark.parametrize("path", FASTAPI)
+def test_the_contract_has_the_parameters_of_fastapi(path: str) -> None:
+    """In both directions, and as much required."""
+    [(method, route)] = FASTAPI[path].items()
+    in_contract, in_fastapi = (
+        {
+            (each["name"], each.get("required", False))
+            for each in map(resolved, operation.get("parameters", ()))
+            if each["in"] == "query"
+        }
+        for operation in (CONTRACT["paths"][path][method], route)
+    )
+
+    assert in_contract == in_fastapi
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_a_problem_of_its_word(name: str) -> None:
     """Its members agree with each other and with the schema."""
-    example = EXAMPLES[token]
+    example = EXAMPLES[name]
 
     assert [] == [error.message for error in PROBLEM.iter_errors(example)]
-    assert (token, TITLES[example["status"]]) == (example["message"], example["title"])
-    assert (example["status"] == 503) is example["retryable"]
+    assert name.startswith(word_of(example))
+    assert TITLES[example["status"]] == example["title"]
+    assert (example["status"] in {408, 429, 502, 503}) is example["retryable"]
 
 
 @pytest.mark.parametrize("method,path", OPERATIONS)
 def test_a_word_stands_at_its_status(method: str, path: str) -> None:
     """An operation refers to an example under the status that the example has."""
-    pairs = documented(method, path) - {(200, "OK")}
+    wrong = [
+        (status, example)
+        for status, response in responses_of(method, path).items()
+        if status >= 400
+        for example in examples_of(response)
+        if status != example["status"]
+    ]
 
-    assert pairs == {(EXAMPLES[token]["status"], token) for _, token in pairs}
+    assert [] == wrong
+
+
+SHAPES = Registry().with_resource("urn:contract", DRAFT202012.create_resource(CONTRACT))
+
+
+@pytest.mark.parametrize("name", ["Stats", "Info"])
+def test_the_example_of_a_report_has_its_shape(name: str) -> None:
+    """Members, types and null as the schema says."""
+    shape = OAS31Validator({"$ref": f"urn:contract#/components/schemas/{name}"}, registry=SHAPES)
+    example = CONTRACT["components"]["examples"][name]["value"]
+
+    assert [] == [error.message for error in shape.iter_errors(example)]
 
 
 OUTCOMES = [
     None,
-    Overloaded(waiting_bytes=67_108_865, limit_bytes=67_108_864),
+    Overloaded(waiting_bytes=67_108_764, size_bytes=204, limit_bytes=67_108_864),
     Full(EXAMPLES["FULL"]["detail"]),
     NoBroker(),
     AuthRequired("nsqd at 127.0.0.1:4150 asks for AUTH and there is no secret"),
@@ -111,15 +230,24 @@ OUTCOMES = [
     BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for PUB on "orders" ""'),
     ValueError(),
 ]
+
+
+def problem_of(error: Exception) -> dict[str, Any]:
+    """Return the body of the answer to *error*."""
+    _, _, body = problem(error, "3f6c0d1e9a7b4c52")
+    document: dict[str, Any] = json.loads(body)
+    return document
+
+
+GOOD_REQUESTS = [("/pub?topic=orders", b"x"), ("/mpub?topic=orders", b"x")]
 REQUESTS: list[tuple[str, bytes]] = [
-    ("/pub?topic=orders", b"x"),
+    *GOOD_REQUESTS,
     ("/pub?topic=orders", b""),
     ("/pub?topic=orders", b"x" * 1_048_577),
     ("/pub?topic=a;", b"x"),
     ("/pub", b"x"),
     ("/pub?topic=a+b", b"x"),
     ("/pub?topic=orders&defer=-1", b"x"),
-    ("/mpub?topic=orders", b"x"),
     ("/mpub?topic=orders", b"x" * 1_048_577),
     ("/mpub?topic=orders", b"x" * 5_242_881),
     ("/mpub?topic=a;", b"x"),
@@ -130,35 +258,59 @@ REQUESTS: list[tuple[str, bytes]] = [
 ]
 
 
-async def nobody(*_: object) -> None:
-    """Subscribe nobody."""
-
-
 async def answers(error: Exception | None, **headers: str) -> list[httpx.Response]:
-    """Return what the app says to every request when publishing ends with *error*."""
-    parts = WebParts(publisher=RecordingPublisher(error), limits=Limits(), subscribe=nobody)
-    client = http_client(create_app(parts))
-    client.headers["X-Request-Id"] = "3f6c0d1e9a7b4c52"
-    client.headers.update(headers)
-    return [await client.post(target, content=body) for target, body in REQUESTS]
+    """Return what the public port says to every request, to good ones when there is an *error*."""
+    requests = REQUESTS if error is None else GOOD_REQUESTS
+    async with public_http(RecordingPublisher(error)) as port:
+        port.http.headers.update({"X-Request-Id": "3f6c0d1e9a7b4c52", **headers})
+        return [await port.http.post(target, content=body) for target, body in requests]
 
 
-async def test_what_the_app_says_is_what_the_contract_says() -> None:
-    """Bad requests and bad outcomes together give exactly the documented pairs."""
-    said: dict[str, set[tuple[int, str]]] = {"/pub": set(), "/mpub": set()}
+async def broken_off(target: str) -> tuple[RawAnswer, RawAnswer]:
+    """Return what the public port says to a body that stays away, and to a head without end."""
+    head = f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n".encode()
+    async with public_http(RecordingPublisher(), times_s={"request_timeout_s": 0.1}) as port:
+        return await asyncio.gather(
+            speak(port.address, head + b"\r\nx"),
+            speak(port.address, head + b"X-A: " + b"a" * 200_000),
+        )
+
+
+async def too_fast(target: str) -> httpx.Response:
+    """Return what the public port says to the second message of a caller that may send one."""
+    quota = PublishQuota(0.1, burst=1)
+    async with public_http(RecordingPublisher(), quota=quota) as port:
+        assert 200 == (await port.http.post(target, content=b"x")).status_code
+        return await port.http.post(target, content=b"x")
+
+
+async def test_what_the_port_says_is_what_the_contract_says() -> None:
+    """Bad requests and bad outcomes together give exactly the documented statuses and words."""
     all_answers = [answer for error in OUTCOMES for answer in await answers(error)]
     all_answers += await answers(None, origin="https://example.org")
     all_answers += await answers(None, authorization="Bearer")
-    for answer in all_answers:
-        token = "OK" if answer.status_code == 200 else answer.json()["message"]
-        said[answer.url.path].add((answer.status_code, token))
+    said = {
+        (answer.url.path, answer.status_code, word_of(answer.json()))
+        for answer in all_answers
+        if answer.status_code != 200
+    }
+    for path in ("/pub", "/mpub"):
+        target = f"{path}?topic=orders"
+        said |= {(path, answer.status, answer.message) for answer in await broken_off(target)}
+        refused = await too_fast(target)
+        said.add((path, refused.status_code, word_of(refused.json())))
 
-    assert {path: documented("post", path) for path in said} == said
+    assert {
+        (path, status, token)
+        for path in ("/pub", "/mpub")
+        for status, token in documented("post", path)
+    } == said
 
 
-def headers_of(path: str, status: int) -> list[str]:
-    """Return the headers that the contract promises for a POST and its status."""
-    return list(resolved(CONTRACT["paths"][path]["post"]["responses"][str(status)])["headers"])
+def headers_of(path: str, status: int, method: str = "post") -> list[str]:
+    """Return the headers that the contract requires for an operation and its status."""
+    headers = responses_of(method, path)[status]["headers"]
+    return [name for name, header in headers.items() if resolved(header).get("required")]
 
 
 @pytest.mark.parametrize("error", OUTCOMES, ids=str)
@@ -174,21 +326,103 @@ async def test_every_answer_has_the_documented_headers(error: Exception | None) 
     assert [] == missing
 
 
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_who_is_too_fast_is_told_when_to_come_back(path: str) -> None:
+    """All documented headers of 429 are there."""
+    answer = await too_fast(f"{path}?topic=orders")
+
+    assert 429 == answer.status_code
+    assert [] == [name for name in headers_of(path, 429) if name not in answer.headers]
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
 @pytest.mark.parametrize(
-    "error",
+    "status,headers",
     [
-        InvalidRequest("MISSING_ARG_TOPIC", "topic is missing"),
-        *(error for error in OUTCOMES if error is not None),
-        Forbidden(EXAMPLES["FORBIDDEN"]["detail"]),
+        (200, {}),
+        (200, {"Origin": "https://friend.example"}),
+        (204, {"Origin": "https://friend.example", "Access-Control-Request-Method": "POST"}),
+        (403, {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}),
+    ],
+)
+async def test_a_browser_that_asks_first_is_answered_as_documented(
+    path: str, status: int, headers: dict[str, str]
+) -> None:
+    """Status and headers of OPTIONS: for a program, a page on the list, and a foreign one."""
+    origins = OriginPolicy(["https://friend.example"])
+    async with public_http(RecordingPublisher(), origins=origins) as port:
+        answer = await port.http.options(path, headers=headers)
+
+    needed = headers_of(path, status, "options")
+    assert status == answer.status_code
+    assert [] == [name for name in needed if name not in answer.headers]
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+async def test_what_is_broken_off_has_the_documented_headers(path: str) -> None:
+    """The caller is told that the connection ends."""
+    missing = [
+        (answer.status, name)
+        for answer in await broken_off(f"{path}?topic=orders")
+        for name in headers_of(path, answer.status)
+        if name.lower() not in answer.headers
+    ]
+
+    assert [] == missing
+
+
+@pytest.mark.parametrize(
+    "name,error",
+    [
+        ("MISSING_ARG_TOPIC", InvalidRequest("MISSING_ARG_TOPIC", "topic is missing")),
+        ("MISSING_ARG_CHANNEL", InvalidRequest("MISSING_ARG_CHANNEL", "channel is missing")),
+        *((problem_of(error)["message"], error) for error in OUTCOMES if error is not None),
+        ("FORBIDDEN", Forbidden(EXAMPLES["FORBIDDEN"]["detail"])),
+        ("REQUEST_TIMEOUT", RequestTimeout(30.0)),
+        ("RATE_LIMITED", RateLimited(limit_per_s=100.0, retry_after_s=0.3)),
+        ("NO_BROKER_HTTP", NoKnownNsqd()),
+        ("PARTLY_DONE", PartlyDone(["nsqd 127.0.0.1:4151: no complete answer within 5 s"])),
     ],
     ids=str,
 )
-def test_an_example_is_what_the_app_would_send(error: Exception) -> None:
+def test_an_example_is_what_the_app_would_send(name: str, error: Exception) -> None:
     """The texts of the contract are those of the code."""
-    _, _, body = problem(error, "3f6c0d1e9a7b4c52")
-    document = yaml.safe_load(body)
+    assert EXAMPLES[name] == problem_of(error)
 
-    assert EXAMPLES[document["message"]] == document
+
+@pytest.mark.parametrize(
+    "name,secret,headers",
+    [
+        ("FORBIDDEN_CLOSED", None, []),
+        ("FORBIDDEN_SECRET", Secret(b"ours"), [(b"authorization", b"Bearer theirs")]),
+        ("AUTH_REQUIRED", Secret(b"ours"), []),
+    ],
+)
+async def test_the_examples_of_what_is_closed_are_what_the_app_sends(
+    name: str, secret: Secret | None, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """Whoever is kept out of administration reads what would let them in."""
+
+    async def yes() -> bool:
+        return True
+
+    access = AdminAccess(secret, is_closed=lambda: True, finds_auth=yes)
+
+    with pytest.raises(GatewayError) as caught:
+        await access.check(headers)
+
+    assert EXAMPLES[name] == problem_of(caught.value)
+
+
+@pytest.mark.parametrize("token", ["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"])
+def test_the_examples_of_what_is_not_there_are_what_the_app_sends(token: str) -> None:
+    """Two nsqd were asked, and neither has it."""
+    body = b'{"message":"%b"}' % token.encode()
+
+    with pytest.raises(InvalidRequest) as caught:
+        judge([Reached(node=node, status=404, body=body) for node in ("a:1", "b:1")])
+
+    assert EXAMPLES[token] == problem_of(caught.value)
 
 
 async def test_the_examples_of_bad_requests_are_what_the_app_sends() -> None:

@@ -83,7 +83,8 @@ def parse_query(raw: bytes) -> Query:
     Read a query as it came, without ``?``.
 
     Strict as nsqd is, source net/url, parseQuery: ``&`` separates, ``+`` is a space, an empty
-    pair is skipped, ``a`` alone is present and empty.
+    pair is skipped, ``a`` alone is present and empty. The bound on pairs is that of newer Go;
+    nsqd 1.3.0 has none.
 
     Raises:
         InvalidRequest: A ``;``, a bad percent escape, or over 10000 pairs (INVALID_REQUEST).

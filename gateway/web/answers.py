@@ -12,6 +12,26 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 Answer: TypeAlias = tuple[int, Headers, bytes]
 """Status, headers with names in small letters, body."""
 
+TITLES = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    426: "Upgrade Required",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+"""The words of each status that is answered; Python renames some of its own now and then."""
+
 
 def text_answer(status: int, text: bytes, request_id: str) -> Answer:
     """Return an answer of plain text."""
@@ -21,6 +41,14 @@ def text_answer(status: int, text: bytes, request_id: str) -> Answer:
         (b"x-request-id", request_id.encode()),
     ]
     return status, headers, text
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Return *answer* as it goes over HTTP/1.1; its headers tell the length of its body."""
+    status, headers, body = answer
+    lines = [b"HTTP/1.1 %d %s" % (status, TITLES[status].encode())]
+    lines += [b"%s: %s" % header for header in headers]
+    return b"\r\n".join((*lines, b"", body))
 
 
 async def send_answer(send: Send, answer: Answer) -> None:

@@ -1,49 +1,46 @@
-"""The public port put together: the publish plane in front, then WebSockets, then FastAPI."""
+"""The application of the public port: WebSockets, then FastAPI; publishing is before it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Forbidden, GatewayError, InvalidRequest
 from gateway.protocol.http_api import OK
-from gateway.protocol.http_routes import ROUTES
-from gateway.protocol.wire import Limits
-from gateway.web.access import check_origin, request_id_of
-from gateway.web.answers import Answer, deny_websocket, send_answer, text_answer
-from gateway.web.credentials import AccessPolicy
+from gateway.protocol.http_routes import ROUTES, Options, find_route
+from gateway.web.access import request_id_of
+from gateway.web.answers import Answer, Headers, deny_websocket, send_answer, text_answer
 from gateway.web.faults import UPGRADE_REQUIRED, problem, render
-from gateway.web.publish import Publishes, PublishPlane
+from gateway.web.origins import OriginPolicy, page_of
 from gateway.web.unrouted import answer_unrouted
 
 PUBLIC_ROUTES = {
-    **{path: ROUTES[path] for path in ("/ping", "/pub", "/mpub")},
-    "/sub": ("GET",),
+    **{path: methods for path, methods in ROUTES.items() if path != "/config/:opt"},
+    **dict.fromkeys(("/sub", "/docs", "/openapi.yaml", "/openapi.json"), ("GET",)),
 }
-"""Every path of the public port and its methods."""
+"""Every path of the public port and its methods; those that publish are `HttpPort`'s."""
 
 _READING = {"GET", "HEAD", "OPTIONS"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WebParts:
-    """What the public port needs of the rest of the house."""
+    """What the application needs of the rest of the house."""
 
-    publisher: Publishes
-    limits: Limits
     subscribe: ASGIApp
     """Takes the WebSocket scopes of /sub."""
-    allow_origin: Collection[str] = ()
-    """Pages, beside our own, that may post and subscribe: ``https://example.org``."""
-    access: AccessPolicy = field(default_factory=AccessPolicy)
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
+    """Which pages may call."""
+    routers: Sequence[APIRouter] = ()
+    """What FastAPI answers beside /ping: administration, documentation."""
 
 
 def create_app(parts: WebParts) -> ASGIApp:
-    """Return the ASGI application of the public port."""
+    """Return the ASGI application of the public port: all of it but POST /pub and /mpub."""
     return _PublicApp(parts)
 
 
@@ -51,44 +48,52 @@ class _PublicApp:
     """Sends each scope where it belongs; gives every request its id."""
 
     def __init__(self, parts: WebParts) -> None:
-        plane = PublishPlane(
-            parts.publisher, parts.limits, allow_origin=parts.allow_origin, access=parts.access
-        )
-        self._posts: dict[str, ASGIApp] = {"/pub": plane.pub, "/mpub": plane.mpub}
         self._subscribe = parts.subscribe
-        self._allow_origin = parts.allow_origin
-        self._rest = _create_rest()
+        self._origins = parts.origins
+        self._rest = _create_rest(parts.routers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
         if kind == "http":
-            if scope["method"] == "POST" and (post := self._posts.get(scope["path"])):
-                await post(scope, receive, send)
-            else:
-                await self._http(scope, receive, send)
+            await self._http(scope, receive, send)
         elif kind == "websocket":
             await self._websocket(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = request_id_of(scope["headers"])
-        if scope["method"] not in _READING:
-            try:
-                check_origin(scope["headers"], self._allow_origin)
-            except Forbidden as error:
-                await send_answer(send, problem(error, request_id))
+        headers = scope["headers"]
+        request_id = request_id_of(headers)
+        page, host = page_of(headers)
+        more: Headers = [(b"x-request-id", request_id.encode())]
+        if page:
+            if scope["method"] == "OPTIONS" and (answer := self._preflight(scope)):
+                await send_answer(send, answer)
                 return
-        scope.setdefault("state", {})["request_id"] = request_id
-        id_header = (b"x-request-id", request_id.encode())
+            more += self._origins.answer_headers(page)
+        names = {name for name, _ in more}
 
-        async def send_with_id(event: Message) -> None:
+        async def send_with_more(event: Message) -> None:
             if event["type"] == "http.response.start":
-                others = [header for header in event["headers"] if header[0] != id_header[0]]
-                event["headers"] = [*others, id_header]
+                others = [header for header in event["headers"] if header[0] not in names]
+                event["headers"] = [*others, *more]
             await send(event)
 
-        await self._rest(scope, receive, send_with_id)
+        if scope["method"] not in _READING:
+            try:
+                self._origins.check(page, host)
+            except Forbidden as error:
+                await send_answer(send_with_more, problem(error, request_id))
+                return
+        scope.setdefault("state", {})["request_id"] = request_id
+        await self._rest(scope, receive, send_with_more)
+
+    def _preflight(self, scope: Scope) -> Answer | None:
+        """Return what a browser is told that asks before it posts; None: it does not."""
+        found = find_route("OPTIONS", scope["path"], routes=PUBLIC_ROUTES)
+        if not isinstance(found, Options):
+            return None
+        return self._origins.preflight(scope["headers"], found.allow)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/sub":
@@ -100,7 +105,7 @@ class _PublicApp:
         await deny_websocket(scope, receive, send, answer)
 
 
-def _create_rest() -> FastAPI:
+def _create_rest(routers: Sequence[APIRouter]) -> FastAPI:
     """Return the FastAPI application of everything that is not measured in requests a second."""
     rest = FastAPI(
         openapi_url=None,  # the contract is openapi.yaml, written by hand
@@ -115,6 +120,8 @@ def _create_rest() -> FastAPI:
     )
     rest.add_api_route("/ping", _ping, methods=["GET"])
     rest.add_api_route("/sub", _sub_without_upgrade, methods=["GET"])
+    for router in routers:
+        rest.include_router(router)
     return rest
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gateway.bearer import read_bearer
 from gateway.errors import AuthRequired, InvalidRequest
 from gateway.secret import Secret
 from gateway.session.auth import MAX_SECRET_BYTES
@@ -20,8 +21,6 @@ from gateway.session.auth import MAX_SECRET_BYTES
 AUTH_SUBPROTOCOL = "nsq.auth."
 """Before the secret in base64url without padding; beside a subprotocol that is spoken."""
 
-_SCHEME = b"bearer"
-_TOKEN = re.compile(rb"[\x21-\x7e]+")
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -64,13 +63,8 @@ def bearer_secret(values: Sequence[bytes]) -> Secret | None:
         return None
     if len(values) > 1:
         raise _unusable(f"there are {len(values)} Authorization headers; one is allowed")
-    scheme, _, rest = values[0].strip(b" \t").partition(b" ")
-    if scheme.lower() != _SCHEME:
-        return None
-    token = rest.strip(b" \t")
-    if not _TOKEN.fullmatch(token):
-        raise _unusable("the secret behind Bearer is empty, or not of visible ASCII")
-    return _bounded(token)
+    token = read_bearer(values[0])
+    return None if token is None else _bounded(token)
 
 
 def authorization_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

@@ -8,6 +8,7 @@ that reads nsqd's errors reads these too. 4xx and 503 mean: not published. Only 
 from __future__ import annotations
 
 import enum
+import math
 
 import msgspec
 
@@ -17,13 +18,18 @@ from gateway.errors import (
     BrokerUnreachable,
     Forbidden,
     Full,
+    HeadTooBig,
     InvalidRequest,
     NoBroker,
+    NoKnownNsqd,
     OutcomeUnknown,
     Overloaded,
+    PartlyDone,
+    RateLimited,
+    RequestTimeout,
 )
 from gateway.protocol.http_api import NSQ_HEADER, status_of
-from gateway.web.answers import Answer
+from gateway.web.answers import TITLES, Answer
 
 
 class CloseCode(enum.IntEnum):
@@ -59,20 +65,6 @@ class Fault(msgspec.Struct, frozen=True, gc=False):
     """Whether the same request may succeed later, without a doubled message."""
     retry_after_s: int | None = None
 
-
-TITLES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Content Too Large",
-    426: "Upgrade Required",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
-"""Python renames some of its own from release to release."""
 
 INTERNAL_ERROR = Fault(
     500,
@@ -122,8 +114,14 @@ FAULTS: dict[type[Exception], Fault] = {
     Full: Fault(503, "FULL", CloseCode.FULL, retryable=True, retry_after_s=5),
     Overloaded: Fault(503, "OVERLOADED", CloseCode.FULL, retryable=True, retry_after_s=1),
     NoBroker: NO_BROKER,
+    NoKnownNsqd: msgspec.structs.replace(NO_BROKER, detail=None),
     BrokerUnreachable: NO_BROKER,
     OutcomeUnknown: OUTCOME_UNKNOWN,
+    # Each node is left as it was asked to be, however often it is asked.
+    PartlyDone: Fault(502, "PARTLY_DONE", CloseCode.INTERNAL, retryable=True),
+    RequestTimeout: Fault(408, "REQUEST_TIMEOUT", CloseCode.BAD_REQUEST, retryable=True),
+    HeadTooBig: Fault(431, "HEAD_TOO_BIG", CloseCode.BAD_REQUEST),
+    RateLimited: Fault(429, "RATE_LIMITED", CloseCode.FULL, retryable=True),
 }
 """Fault by class; InvalidRequest and BrokerRefused carry a word of their own, see `fault_of`."""
 
@@ -188,6 +186,8 @@ def naming(error: BrokerRefused, topic: str, channel: str | None = None) -> Brok
 def problem(error: BaseException, request_id: str) -> Answer:
     """Return the answer to a request that ended in *error*; inner detail is left out."""
     fault = fault_of(error)
+    if isinstance(error, RateLimited):
+        fault = msgspec.structs.replace(fault, retry_after_s=math.ceil(error.retry_after_s))
     return render(fault, str(error) if fault.detail is None else fault.detail, request_id)
 
 

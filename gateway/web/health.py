@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
 from gateway.web.access import request_id_of
@@ -29,41 +31,60 @@ class Phase(enum.Enum):
     DRAINING = "draining"
 
 
-class ManagementApp:
-    """
-    The ASGI application of the management port.
+class Account(Protocol):
+    """What the management port tells, whoever knows it."""
 
-    Args:
-        phase: Tells where the process stands now.
-        registry: The metrics to show.
-    """
+    async def readiness(self) -> tuple[bool, str]:
+        """Return whether traffic should come here, and a few words that say where it stands."""
+
+    async def metrics(self) -> Collector:
+        """Return the metrics to show."""
+
+
+class OwnAccount:
+    """The account that one process gives of itself: where it stands now, and its *registry*."""
 
     def __init__(self, phase: Callable[[], Phase], registry: CollectorRegistry) -> None:
         self._phase = phase
         self._registry = registry
+
+    async def readiness(self) -> tuple[bool, str]:
+        """Return whether this process is ready, and its phase."""
+        phase = self._phase()
+        return phase is Phase.READY, phase.value
+
+    async def metrics(self) -> Collector:
+        """Return the metrics of this process."""
+        return self._registry
+
+
+class ManagementApp:
+    """The ASGI application of the management port; *account* knows what it tells."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; anything but HTTP is left to the server."""
         if scope["type"] == "lifespan":
             await _take_part_in_lifespan(receive, send)
         elif scope["type"] == "http":
-            await send_answer(send, self._answer(scope))
+            await send_answer(send, await self._answer(scope))
 
-    def _answer(self, scope: Scope) -> Answer:
+    async def _answer(self, scope: Scope) -> Answer:
         request_id = request_id_of(scope["headers"])
         route = scope["path"] if scope["method"] == "GET" else ""
         if route == "/livez":
             return text_answer(200, b"alive\n", request_id)
         if route == "/readyz":
-            phase = self._phase()
-            status = 200 if phase is Phase.READY else 503
-            return text_answer(status, f"{phase.value}\n".encode(), request_id)
+            is_ready, words = await self._account.readiness()
+            return text_answer(200 if is_ready else 503, f"{words}\n".encode(), request_id)
         if route == "/metrics":
-            return self._metrics(request_id)
+            return await self._metrics(request_id)
         return answer_unrouted(scope, MANAGEMENT_ROUTES, request_id)
 
-    def _metrics(self, request_id: str) -> Answer:
-        body = generate_latest(self._registry)
+    async def _metrics(self, request_id: str) -> Answer:
+        body = generate_latest(await self._account.metrics())
         headers = [
             (b"content-type", CONTENT_TYPE_PLAIN_0_0_4.encode()),
             (b"content-length", b"%d" % len(body)),

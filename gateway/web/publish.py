@@ -1,22 +1,20 @@
 """
-POST /pub and POST /mpub: read, check in nsqd's order, publish, answer.
+POST /pub and POST /mpub: who may, what is checked, in nsqd's order, and how it is published.
 
-Plain ASGI in front of FastAPI's routing, for these two decide how many requests a second a
-gateway takes (docs/flows.md). 200 means that an nsqd answered OK.
+Nothing here knows of bytes on a socket: `exchange` brings the head of a request and its body, and
+writes what came out of it (docs/flows.md). 200 means that an nsqd answered OK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeAlias
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
-from starlette.types import Receive, Scope, Send
+import msgspec
 
 from gateway.errors import BrokerRefused, GatewayError
 from gateway.protocol.http_api import (
-    NSQ_HEADER,
-    OK,
-    TEXT,
     check_body,
     check_multi_body,
     is_binary,
@@ -28,170 +26,278 @@ from gateway.protocol.http_api import (
 )
 from gateway.protocol.wire import Limits
 from gateway.secret import Secret
-from gateway.telemetry import counter, get_logger
-from gateway.web.access import check_origin, chosen_request_id, new_request_id
-from gateway.web.answers import send_answer
+from gateway.telemetry import get_logger, tally
+from gateway.web.access import chosen_request_id, new_request_id
+from gateway.web.answers import Answer, Headers
 from gateway.web.credentials import AccessPolicy, bearer_secret
 from gateway.web.faults import fault_of, naming, problem
+from gateway.web.origins import OriginPolicy
+from gateway.web.quota import PublishQuota, caller_at
+
+T = TypeVar("T")
+
+Done: TypeAlias = Callable[[GatewayError | None], None]
 
 logger = get_logger()
 
-_REQUESTS = counter(
-    "publish_requests_total", "Answers to POST /pub and /mpub.", ("route", "result")
-)
+PUB = "/pub"
+MPUB = "/mpub"
+
+_MAX_TARGETS = 1_024
+_MAX_TARGET_BYTES = 512
+
+_REQUESTS = tally("publish_requests_total", "Answers to POST /pub and /mpub.", ("route", "result"))
 """*result* is OK or the token of the error."""
-
-_OK_HEADERS = ((b"content-type", TEXT), (b"content-length", b"%d" % len(OK)), NSQ_HEADER)
-_OK_BODY = {"type": "http.response.body", "body": OK}
-
-_Work: TypeAlias = Callable[[Scope, Receive, int | None, Secret | None], Awaitable[bool]]
 
 
 class Publishes(Protocol):
-    """What is needed of `gateway.client.publisher.Publisher`, whose errors it raises."""
+    """What is needed of `gateway.client.publisher.Publisher`."""
 
-    async def publish(
-        self, topic: str, body: bytes, *, defer_ms: int = 0, secret: Secret | None = None
+    def begin(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        done: Done,
+        *,
+        defer_ms: int = 0,
+        secret: Secret | None = None,
     ) -> None:
-        """Publish one message; an nsqd has answered OK when this returns."""
+        """Publish *bodies*, all or none; *done* is called once with the outcome, None is OK."""
 
-    async def publish_many(
-        self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
-    ) -> None:
-        """Publish *bodies*, all or none."""
+    @property
+    def asks_for_auth(self) -> bool:
+        """Whether a known nsqd asks for a secret."""
+
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes of a body that is on its way; raises Overloaded."""
+
+    def release(self, size_bytes: int) -> None:
+        """Count them no more."""
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What is looked at of a request to publish before its body."""
+
+    route: str
+    """`PUB` or `MPUB`."""
+    raw_query: bytes
+    """As it came, without ``?``."""
+    size_bytes: int | None = None
+    """Content-Length; None when the body comes in chunks."""
+    request_id: bytes | None = None
+    host: bytes = b""
+    origins: tuple[bytes, ...] = ()
+    authorization: tuple[bytes, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an OK is answered to it as to everybody."""
+        return self.request_id is None and not self.origins
+
+    @property
+    def answer_id(self) -> str:
+        """The caller's request id when it is sane, else a new one."""
+        return new_request_id() if self.request_id is None else chosen_request_id(self.request_id)
+
+
+def read_head(route: str, raw_query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+    """Return the head of a request with *headers*, whose names are in small letters."""
+    size_bytes = None
+    request_id = None
+    host = b""
+    origins: tuple[bytes, ...] = ()
+    authorization: tuple[bytes, ...] = ()
+    for name, value in headers:
+        if name == b"content-length":
+            # The parser has refused what is no number.
+            size_bytes = int(value)
+        elif name == b"host":
+            host = value
+        elif name == b"authorization":
+            authorization = (*authorization, value)
+        elif name == b"origin":
+            origins = (*origins, value)
+        elif name == b"x-request-id":
+            request_id = value
+    return Head(route, raw_query, size_bytes, request_id, host, origins, authorization)
+
+
+class KnownPublish(msgspec.Struct, frozen=True, gc=False):
+    """A POST /pub that has been found right but for its body, whose size is that of the head."""
+
+    head: Head
+    secret: Secret | None
+    topic: str
+    defer_ms: int
 
 
 class PublishPlane:
-    """The two ASGI applications that publish."""
+    """What both routes do, whoever brings the request."""
 
     def __init__(
         self,
         publisher: Publishes,
         limits: Limits,
         *,
-        allow_origin: Collection[str] = (),
+        origins: OriginPolicy | None = None,
         access: AccessPolicy | None = None,
+        quota: PublishQuota | None = None,
     ) -> None:
-        self._publisher = publisher
+        self.publisher = publisher
         self._limits = limits
-        self._allow_origin = allow_origin
+        self._origins = origins or OriginPolicy()
         self._access = access or AccessPolicy()
-        self._done = {path: _REQUESTS.labels(path, "OK") for path in ("/pub", "/mpub")}
+        self._quota = quota
+        self._pub_targets: dict[bytes, tuple[str, int]] = {}
+        self._mpub_targets: dict[bytes, tuple[str, bool]] = {}
 
-    async def pub(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer POST /pub: the body is one message."""
-        await self._answer(self._pub, scope, receive, send)
+    def admit(self, head: Head, peer: str) -> Secret | None:
+        """
+        Let a request pass whose body may be read; return the secret to publish with.
 
-    async def mpub(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer POST /mpub: the body is a message a line, or binary; none is right too."""
-        await self._answer(self._mpub, scope, receive, send)
+        *peer* is the host that asks, for callers without a secret.
 
-    async def _answer(self, work: _Work, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do *work*, which is False when the client has gone, and send what came out of it."""
-        headers = scope["headers"]
-        request_id, size_bytes, has_origin, authorization = read_head(headers)
-        try:
-            if has_origin:
-                check_origin(headers, self._allow_origin)
-            secret = self._access.secret_of(bearer_secret(authorization))
-            if not await work(scope, receive, size_bytes, secret):
-                return
-        except Exception as error:
-            if not isinstance(error, GatewayError):
-                logger.exception("publish failed", request_id=request_id)
-            _REQUESTS.labels(scope["path"], fault_of(error).token).inc()
-            await send_answer(send, problem(error, request_id))
+        Raises:
+            Forbidden, AuthRequired, InvalidRequest: The page, the secret, or what the head says.
+            RateLimited: The caller has published too much lately.
+        """
+        if head.origins:
+            self._origins.check(head.origins, head.host)
+        brought = bearer_secret(head.authorization) if head.authorization else None
+        secret = self._access.secret_of(brought)
+        if self._quota is not None:
+            self._quota.admit(self._caller(secret, peer), asyncio.get_running_loop().time())
+        if head.route == PUB:
+            if head.size_bytes is not None:
+                check_body(head.size_bytes, limit_bytes=self._limits.max_msg_size_bytes)
         else:
-            self._done[scope["path"]].inc()
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": [*_OK_HEADERS, (b"x-request-id", request_id.encode())],
-                }
-            )
-            await send(_OK_BODY)
+            if head.size_bytes is not None:
+                check_multi_body(head.size_bytes, limit_bytes=self._limits.max_body_size_bytes)
+            # Before the body, as in nsqd; /pub looks at its body first.
+            self._mpub_target(head.raw_query)
+        return secret
 
-    async def _pub(
-        self, scope: Scope, receive: Receive, size_bytes: int | None, secret: Secret | None
-    ) -> bool:
-        limits = self._limits
-        limit_bytes = limits.max_msg_size_bytes
-        if size_bytes is not None:
-            check_body(size_bytes, limit_bytes=limit_bytes)
-        body = await read_body(receive, limit_bytes=limit_bytes)
-        if body is None:
-            return False
-        # The body comes before the topic, as in nsqd.
-        check_body(len(body), limit_bytes=limit_bytes)
-        query = parse_query(scope["query_string"])
-        topic = require_topic(query)
-        defer_ms = parse_defer_ms(query, max_ms=limits.max_req_timeout_ms)
-        try:
-            await self._publisher.publish(topic, body, defer_ms=defer_ms, secret=secret)
-        except BrokerRefused as error:
-            raise naming(error, topic) from None
-        return True
+    def known(self, head: Head, secret: Secret | None) -> KnownPublish | None:
+        """
+        Return what `publish_known` needs for more requests with *head*, which has been admitted.
 
-    async def _mpub(
-        self, scope: Scope, receive: Receive, size_bytes: int | None, secret: Secret | None
-    ) -> bool:
+        None when each of them is to be judged anew.
+        """
+        if head.route != PUB or not head.is_plain or self._quota is not None:
+            return None
+        topic, defer_ms = self._pub_target(head.raw_query)
+        return KnownPublish(head, secret, topic, defer_ms)
+
+    def publish_known(self, known: KnownPublish, body: bytes, done: Done) -> None:
+        """Publish *body*, which has the size of the head; *done* as in `submit`."""
+        self.publisher.begin(
+            known.topic, (body,), done, defer_ms=known.defer_ms, secret=known.secret
+        )
+
+    def is_too_big(self, head: Head, size_bytes: int) -> bool:
+        """Tell whether a body of so many bytes, or more, will be refused by `submit`."""
         limits = self._limits
-        limit_bytes = limits.max_body_size_bytes
-        if size_bytes is not None:
-            check_multi_body(size_bytes, limit_bytes=limit_bytes)
-        query = parse_query(scope["query_string"])
-        topic = require_topic(query)
-        body = await read_body(receive, limit_bytes=limit_bytes)
-        if body is None:
-            return False
-        if is_binary(query):
-            check_multi_body(len(body), limit_bytes=limit_bytes)
-            bodies = split_binary(body, limits)
+        return size_bytes > (
+            limits.max_msg_size_bytes if head.route == PUB else limits.max_body_size_bytes
+        )
+
+    def submit(
+        self, head: Head, body: bytes, secret: Secret | None, done: Done, peer: str = ""
+    ) -> None:
+        """
+        Check what has arrived and publish it; *done* is called once with the outcome.
+
+        Raises:
+            InvalidRequest: The body, the query, the topic or ``defer``; *done* is not called.
+        """
+        if head.route == PUB:
+            check_body(len(body), limit_bytes=self._limits.max_msg_size_bytes)
+            topic, defer_ms = self._pub_target(head.raw_query)
+            bodies: Sequence[bytes] = (body,)
         else:
-            bodies = split_lines(body, limits)
-        try:
-            await self._publisher.publish_many(topic, bodies, secret=secret)
-        except BrokerRefused as error:
-            raise naming(error, topic) from None
-        return True
+            topic, is_binary_body = self._mpub_target(head.raw_query)
+            defer_ms = 0
+            bodies = self._split(body, is_binary_body=is_binary_body)
+        if self._quota is not None:
+            now = asyncio.get_running_loop().time()
+            self._quota.charge(self._caller(secret, peer), len(bodies), now)
+        self.publisher.begin(topic, bodies, done, defer_ms=defer_ms, secret=secret)
+
+    def _split(self, body: bytes, *, is_binary_body: bool) -> list[bytes]:
+        if not is_binary_body:
+            return split_lines(body, self._limits)
+        check_multi_body(len(body), limit_bytes=self._limits.max_body_size_bytes)
+        return split_binary(body, self._limits)
+
+    def _pub_target(self, raw_query: bytes) -> tuple[str, int]:
+        """Return topic and defer of /pub."""
+        target = self._pub_targets.get(raw_query)
+        if target is None:
+            query = parse_query(raw_query)
+            max_ms = self._limits.max_req_timeout_ms
+            target = require_topic(query), parse_defer_ms(query, max_ms=max_ms)
+            _remember(self._pub_targets, raw_query, target)
+        return target
+
+    def _mpub_target(self, raw_query: bytes) -> tuple[str, bool]:
+        """Return topic of /mpub, and whether its body is binary."""
+        target = self._mpub_targets.get(raw_query)
+        if target is None:
+            query = parse_query(raw_query)
+            target = require_topic(query), is_binary(query)
+            _remember(self._mpub_targets, raw_query, target)
+        return target
+
+    def _caller(self, secret: Secret | None, peer: str) -> str:
+        """
+        Return whose publishes count together: those of a secret, else those of an address.
+
+        A secret that nobody looks at may be made up: it counts only where an nsqd asks for one.
+        """
+        if (
+            secret is None
+            or secret is self._access.anonymous_secret
+            or not self.publisher.asks_for_auth
+        ):
+            return caller_at(peer)
+        return secret.fingerprint
+
+    def count_ok(self, head: Head) -> None:
+        """Count an answer of 200."""
+        _REQUESTS.counts[head.route, "OK"] += 1
+
+    def refusal(self, head: Head, error: BaseException) -> Answer:
+        """Return what a caller is told of *error*, and count it."""
+        request_id = head.answer_id
+        if not isinstance(error, GatewayError):
+            logger.error("publish failed", request_id=request_id, exc_info=error)
+        elif isinstance(error, BrokerRefused):
+            error = naming(error, self._topic_of(head))
+        _REQUESTS.counts[head.route, fault_of(error).token] += 1
+        status, headers, body = problem(error, request_id)
+        return status, [*headers, *self._page_headers(head)], body
+
+    def ok_headers(self, head: Head) -> Headers:
+        """Return what an OK has for this caller besides what every OK has."""
+        headers = self._page_headers(head)
+        if head.request_id is not None:
+            headers.append((b"x-request-id", head.answer_id.encode()))
+        return headers
+
+    def _page_headers(self, head: Head) -> Headers:
+        """Return what lets the page that asks read the answer; nothing for who is no page."""
+        return list(self._origins.answer_headers(head.origins)) if head.origins else []
+
+    def _topic_of(self, head: Head) -> str:
+        """Return the topic of a request that got as far as an nsqd."""
+        target = self._pub_target if head.route == PUB else self._mpub_target
+        return target(head.raw_query)[0]
 
 
-def read_head(
-    headers: Iterable[tuple[bytes, bytes]],
-) -> tuple[str, int | None, bool, Sequence[bytes]]:
-    """
-    Return request id, Content-Length, whether there is an Origin, and Authorization, in one go.
-
-    Content-Length is None when it is not told: the body comes in chunks.
-    """
-    request_id = None
-    size_bytes = None
-    has_origin = False
-    authorization: tuple[bytes, ...] = ()
-    for name, value in headers:
-        if name == b"content-length":
-            # A server has refused what is no number; without one the body itself is counted.
-            size_bytes = int(value) if value.isdigit() else None
-        elif name == b"x-request-id":
-            request_id = chosen_request_id(value)
-        elif name == b"origin":
-            has_origin = True
-        elif name == b"authorization":
-            authorization = (*authorization, value)
-    return request_id or new_request_id(), size_bytes, has_origin, authorization
-
-
-async def read_body(receive: Receive, *, limit_bytes: int) -> bytes | None:
-    """Return the body, read no further than past *limit_bytes*; None when the client has gone."""
-    event = await receive()
-    if event["type"] == "http.request" and not event.get("more_body", False):
-        whole: bytes = event.get("body", b"")
-        return whole
-    body = bytearray()
-    while event["type"] == "http.request":
-        body += event.get("body", b"")
-        if len(body) > limit_bytes or not event.get("more_body", False):
-            return bytes(body)
-        event = await receive()
-    return None
+def _remember(targets: dict[bytes, T], raw_query: bytes, target: T) -> None:
+    """Keep what a query says, for callers say the same again and again; the oldest makes room."""
+    if len(raw_query) > _MAX_TARGET_BYTES:
+        return
+    if len(targets) >= _MAX_TARGETS:
+        del targets[next(iter(targets))]
+    targets[raw_query] = target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -19,7 +18,7 @@ from gateway.protocol.wire import Limits
 from gateway.secret import Secret
 from gateway.session.options import SessionOptions
 from gateway.telemetry import counter, gauge, get_logger
-from gateway.web.access import check_origin, request_id_of
+from gateway.web.access import request_id_of
 from gateway.web.answers import Answer, deny_websocket
 from gateway.web.credentials import (
     AccessPolicy,
@@ -30,6 +29,7 @@ from gateway.web.credentials import (
 )
 from gateway.web.faults import DRAINING, CloseCode, problem, render
 from gateway.web.membership import Common
+from gateway.web.origins import OriginPolicy, page_of
 from gateway.web.recheck import Rechecks
 from gateway.web.subscribe_request import SubscribeRequest, parse_subscribe_request
 from gateway.web.subscriber_socket import SocketOptions, SubscriberSocket
@@ -55,7 +55,8 @@ class SubscribeOptions:
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     """How every socket connects to nsqd; what its client asks for comes on top."""
     limits: Limits = field(default_factory=Limits)
-    allow_origin: Collection[str] = ()
+    origins: OriginPolicy = field(default_factory=OriginPolicy)
+    """Which pages may subscribe."""
     access: AccessPolicy = field(default_factory=AccessPolicy)
     max_sockets: int = 1_000
     max_in_flight_limit: int = 2_500
@@ -123,7 +124,7 @@ class SubscribeEndpoint:
         self._refuse_when_draining()
         if len(self._sockets) + self._opening > options.max_sockets:
             raise Full(f"{len(self._sockets)} sockets are open, the limit is {options.max_sockets}")
-        check_origin(scope["headers"], options.allow_origin)
+        options.origins.check(*page_of(scope["headers"]))
         entry, subprotocols = take_subprotocol_secret(scope.get("subprotocols", ()))
         brought = one_secret(bearer_secret(authorization_headers(scope["headers"])), entry)
         request = parse_subscribe_request(

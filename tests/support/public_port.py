@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from gateway.client.lookup import Discovery
@@ -12,6 +13,9 @@ from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
 from gateway.web.app import WebParts, create_app
 from gateway.web.credentials import AccessPolicy
+from gateway.web.http_port import HttpPort
+from gateway.web.http_protocol import HttpProtocol
+from gateway.web.publish import PublishPlane
 from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
 from gateway.web.websocket_protocol import WebSocketProtocol
 
@@ -34,7 +38,7 @@ async def public_port(
     publisher = Publisher(discovery=discovery, options=PublisherOptions(connections_per_nsqd=1))
     await publisher.start()
     subscribe = SubscribeEndpoint(SubscribeOptions(discovery=discovery, access=access, **options))
-    parts = WebParts(publisher=publisher, limits=Limits(), subscribe=subscribe, access=access)
+    port = HttpPort(PublishPlane(publisher, Limits(), access=access))
     listener = HttpListener(
         "the public port",
         "127.0.0.1:0",
@@ -42,7 +46,9 @@ async def public_port(
         ws_ping_interval=None,
         ws_per_message_deflate=False,
     )
-    await listener.start(create_app(parts))
+    await listener.start(
+        create_app(WebParts(subscribe=subscribe)), http=partial(HttpProtocol, port)
+    )
     try:
         yield f"http://{listener.address}"
     finally:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+
+from tests.support.raw_socket import RawSocket, raw_socket
+
+_TALK_TIMEOUT_S = 20.0
+
+_PROBE = b"GET /PING?probe HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
+_PROBE_LOCATION = "/ping?probe"
+"""Where both nsqd and the gateway send who asks for that; no other answer says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,32 +35,101 @@ class RawAnswer:
         return str(document.get("message", "")) if isinstance(document, dict) else ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """What came back on one connection."""
+
+    answers: tuple[RawAnswer, ...]
+    stays_open: bool
+    """Whether one more request was answered afterwards."""
+
+
 async def exchange(
     address: str, method: str, target: str, body: bytes = b"", *, chunked: bool = False
 ) -> RawAnswer:
-    """Send one request to *address* (host:port) on a connection of its own; read to the end."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    """Send one request to *address* (host:port) on a connection of its own."""
     head = f"{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n".encode()
     if chunked:
         chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
         request = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
     else:
         request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    try:
-        writer.write(request)
-        answer = await reader.read()
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    return _parse(answer)
+    return await speak(address, request)
 
 
-def _parse(answer: bytes) -> RawAnswer:
-    head, _, body = answer.partition(b"\r\n\r\n")
+async def speak(address: str, request: bytes) -> RawAnswer:
+    """Send *request* as it is, whole or not; return the first answer, once the peer has closed."""
+    async with raw_socket(address) as raw:
+        await _send(raw, request)
+        answer = await read_answer(raw, has_body=not request.startswith(b"HEAD "))
+        await raw.read_to_end()
+        return answer
+
+
+async def converse(address: str, pieces: Sequence[bytes], *, ends: bool = False) -> Conversation:
+    """
+    Send *pieces* to *address* on one connection, each after an answer to the one before it.
+
+    When the last piece has an answer, one more request shows whether the connection stays open;
+    with *ends* our half is closed in its place. What comes is read to its end.
+    """
+    answers: list[RawAnswer] = []
+    async with asyncio.timeout(_TALK_TIMEOUT_S), raw_socket(address) as raw:
+        with suppress(EOFError, ConnectionError):
+            for number, piece in enumerate(pieces, 1):
+                await _send(raw, piece)
+                if ends and number == len(pieces):
+                    raw.end()
+                answers.append(await read_answer(raw, has_body=not piece.startswith(b"HEAD ")))
+            if not ends:
+                await _send(raw, _PROBE)
+            while True:
+                answers.append(await read_answer(raw))
+    stays_open = bool(answers) and answers[-1].headers.get("location") == _PROBE_LOCATION
+    return Conversation(
+        answers=tuple(answers[:-1] if stays_open else answers), stays_open=stays_open
+    )
+
+
+async def _send(raw: RawSocket, data: bytes) -> None:
+    """Send *data*; what a peer said before it stopped to read can still be read."""
+    with suppress(ConnectionError):
+        await raw.send(data)
+
+
+async def read_answer(raw: RawSocket, *, has_body: bool = True) -> RawAnswer:
+    """
+    Return the next answer; one to HEAD has no body, whatever its headers say.
+
+    Raises EOFError when the peer closes before its end; without a length the end is the close.
+    """
+    head = (await raw.read_until(b"\r\n\r\n")).removesuffix(b"\r\n\r\n")
+    status, headers = _parse_head(head)
+    body = b""
+    if not has_body or status < 200 or status in {204, 304}:
+        pass
+    elif headers.get("transfer-encoding") == "chunked":
+        body = await _read_chunks(raw)
+    elif "content-length" in headers:
+        body = await raw.read_exactly(int(headers["content-length"]))
+    else:
+        body = await raw.read_to_end()
+    return RawAnswer(status=status, headers=headers, body=body)
+
+
+async def _read_chunks(raw: RawSocket) -> bytes:
+    chunks = []
+    while size_bytes := int(await raw.read_until(b"\r\n"), 16):
+        chunks.append(await raw.read_exactly(size_bytes))
+        await raw.read_until(b"\r\n")
+    await raw.read_until(b"\r\n")
+    return b"".join(chunks)
+
+
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    return RawAnswer(status=int(first.split()[1]), headers=headers, body=body)
+    return int(first.split()[1]), headers

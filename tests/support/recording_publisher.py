@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.errors import GatewayError
 from gateway.secret import Secret
 
 
@@ -18,20 +19,55 @@ class RecordingPublisher:
     secrets: list[Secret | None] = field(default_factory=list)
     """The secret of each publish, those that failed too."""
 
-    async def publish(
-        self, topic: str, body: bytes, *, defer_ms: int = 0, secret: Secret | None = None
-    ) -> None:
-        """Keep one message."""
-        self._keep(topic, [body], defer_ms, secret)
+    held_bytes: int = 0
+    """What `hold` was told and `release` was not."""
 
-    async def publish_many(
-        self, topic: str, bodies: Sequence[bytes], *, secret: Secret | None = None
-    ) -> None:
-        """Keep several messages."""
-        self._keep(topic, list(bodies), 0, secret)
+    asks_for_auth: bool = False
 
-    def _keep(self, topic: str, bodies: list[bytes], defer_ms: int, secret: Secret | None) -> None:
+    def begin(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        done: Callable[[GatewayError | None], None],
+        *,
+        defer_ms: int = 0,
+        secret: Secret | None = None,
+    ) -> None:
+        """Keep what comes, and answer at once."""
         self.secrets.append(secret)
-        if self.error is not None:
+        if self.error is None:
+            self.published.append((topic, list(bodies), defer_ms))
+            done(None)
+        elif isinstance(self.error, GatewayError):
+            done(self.error)
+        else:
             raise self.error
-        self.published.append((topic, bodies, defer_ms))
+
+    def hold(self, size_bytes: int) -> None:
+        """Count."""
+        self.held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Count no more."""
+        self.held_bytes -= size_bytes
+
+
+class WaitingPublisher(RecordingPublisher):
+    """Answers when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[GatewayError | None], None]] = []
+
+    def begin(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        done: Callable[[GatewayError | None], None],
+        *,
+        defer_ms: int = 0,
+        secret: Secret | None = None,
+    ) -> None:
+        """Keep what comes, and who waits for its outcome."""
+        super().begin(topic, bodies, lambda _: None, defer_ms=defer_ms, secret=secret)
+        self.waiting.append(done)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 
+import httpx
 import pytest
+import pytest_asyncio
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import NoBroker
-from gateway.protocol.wire import Limits
 from gateway.web import app as app_module
 from gateway.web.app import WebParts, _PublicApp, create_app
+from gateway.web.origins import OriginPolicy
 from tests.support.asgi import Exchange, http_client, websocket_scope
+from tests.support.public_http import public_http
 from tests.support.recording_publisher import RecordingPublisher
 
 
@@ -21,6 +25,9 @@ async def subscribe(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.accept"})
 
 
+FRIEND = OriginPolicy(("http://friend",))
+
+
 @pytest.fixture
 def publisher() -> RecordingPublisher:
     """A publisher that a test can make fail."""
@@ -28,11 +35,16 @@ def publisher() -> RecordingPublisher:
 
 
 @pytest.fixture
-def parts(publisher: RecordingPublisher) -> WebParts:
-    """A public port that one foreign page may use."""
-    return WebParts(
-        publisher=publisher, limits=Limits(), subscribe=subscribe, allow_origin=("http://friend",)
-    )
+def parts() -> WebParts:
+    """What is behind publishing, which one foreign page may use."""
+    return WebParts(subscribe=subscribe, origins=FRIEND)
+
+
+@pytest_asyncio.fixture
+async def client(publisher: RecordingPublisher) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the whole public port."""
+    async with public_http(publisher, origins=FRIEND) as served:
+        yield served.http
 
 
 async def test_ping_answers_ok_without_the_header_of_nsq(parts: WebParts) -> None:
@@ -48,11 +60,9 @@ async def test_ping_answers_ok_without_the_header_of_nsq(parts: WebParts) -> Non
 
 
 async def test_a_publish_is_answered_in_front(
-    parts: WebParts, publisher: RecordingPublisher
+    client: httpx.AsyncClient, publisher: RecordingPublisher
 ) -> None:
     """POST /pub and /mpub reach the publisher."""
-    client = http_client(create_app(parts))
-
     answers = [
         await client.post("/pub?topic=t", content=b"a"),
         await client.post("/mpub?topic=t", content=b"b\nc"),
@@ -67,9 +77,8 @@ async def test_a_publish_is_answered_in_front(
     [
         ("GET", "/nothing", 404, "NOT_FOUND"),
         ("GET", "/", 404, "NOT_FOUND"),
-        ("GET", "/stats", 404, "NOT_FOUND"),
-        ("GET", "/docs", 404, "NOT_FOUND"),
-        ("GET", "/openapi.json", 404, "NOT_FOUND"),
+        ("GET", "/config/max_msg_size", 404, "NOT_FOUND"),
+        ("GET", "/debug/pprof/", 404, "NOT_FOUND"),
         ("GET", "/livez", 404, "NOT_FOUND"),
         ("GET", "/metrics", 404, "NOT_FOUND"),
         ("GET", "/pub", 405, "METHOD_NOT_ALLOWED"),
@@ -133,39 +142,75 @@ async def test_sub_without_an_upgrade_tells_how_to_connect(parts: WebParts) -> N
         ("POST", "/mpub?topic=t", "http://evil", 403),
         ("POST", "/topic/create?topic=t", "http://evil", 403),
         ("POST", "/pub?topic=t", "null", 403),
-        ("POST", "/pub?topic=t", "http://gateway:8080", 200),
+        ("POST", "/pub?topic=t", "http://{host}", 200),
         ("POST", "/pub?topic=t", "http://friend", 200),
         ("GET", "/ping", "http://evil", 200),
     ],
 )
 async def test_a_post_of_a_foreign_page_is_forbidden(
-    method: str, path: str, origin: str, status: int, parts: WebParts
+    method: str, path: str, origin: str, status: int, client: httpx.AsyncClient
 ) -> None:
     """Our own pages and those on the list may post; reading is not meant."""
-    client = http_client(create_app(parts))
+    page = origin.format(host=client.base_url.netloc.decode())
 
-    answer = await client.request(method, path, content=b"a", headers={"Origin": origin})
+    answer = await client.request(method, path, content=b"a", headers={"Origin": page})
 
     assert status == answer.status_code
 
 
 async def test_a_forbidden_page_publishes_nothing(
-    parts: WebParts, publisher: RecordingPublisher
+    client: httpx.AsyncClient, publisher: RecordingPublisher
 ) -> None:
-    """403 comes before everything else."""
-    client = http_client(create_app(parts))
-
+    """403 comes before everything else, and cannot be read by the page."""
     answer = await client.post("/pub?topic=t", content=b"a", headers={"Origin": "http://evil"})
 
     assert "FORBIDDEN" == answer.json()["message"]
+    assert "access-control-allow-origin" not in answer.headers
     assert [] == publisher.published
 
 
+@pytest.mark.parametrize(
+    "method,path,status",
+    [
+        ("POST", "/pub?topic=t", 200),
+        ("POST", "/pub", 400),
+        ("GET", "/ping", 200),
+        ("GET", "/nothing", 404),
+        ("PUT", "/pub", 405),
+    ],
+)
+async def test_a_page_that_is_allowed_can_read_every_answer(
+    method: str, path: str, status: int, client: httpx.AsyncClient
+) -> None:
+    """Errors too: it is to know why."""
+    answer = await client.request(method, path, content=b"a", headers={"Origin": "http://friend"})
+
+    assert (status, "http://friend", "Origin") == (
+        answer.status_code,
+        answer.headers["access-control-allow-origin"],
+        answer.headers["vary"],
+    )
+
+
+@pytest.mark.parametrize("path,status", [("/pub", 204), ("/mpub", 204), ("/nothing", 404)])
+async def test_a_browser_may_ask_before_it_posts(
+    path: str, status: int, client: httpx.AsyncClient
+) -> None:
+    """A preflight is answered where there is something to post to."""
+    asked = {"Origin": "http://friend", "Access-Control-Request-Method": "POST"}
+
+    answer = await client.options(path, headers=asked)
+
+    assert (status, "http://friend") == (
+        answer.status_code,
+        answer.headers["access-control-allow-origin"],
+    )
+
+
 async def test_a_request_id_of_the_caller_is_on_every_answer(
-    parts: WebParts, publisher: RecordingPublisher
+    client: httpx.AsyncClient, publisher: RecordingPublisher
 ) -> None:
     """Good and bad answers, in front and behind, name the request."""
-    client = http_client(create_app(parts))
     client.headers["X-Request-Id"] = "mine"
     answers = [
         await client.post("/pub?topic=t", content=b"a"),
@@ -178,6 +223,14 @@ async def test_a_request_id_of_the_caller_is_on_every_answer(
     answers.append(await client.post("/pub?topic=t", content=b"a"))
 
     assert ["mine"] * 6 == [answer.headers["x-request-id"] for answer in answers]
+
+
+async def test_a_publish_that_is_done_has_no_id_of_ours(client: httpx.AsyncClient) -> None:
+    """There is nothing to look up; whatever went wrong has one."""
+    done = await client.post("/pub?topic=t", content=b"a")
+    refused = await client.post("/pub", content=b"a")
+
+    assert (False, True) == ("x-request-id" in done.headers, "x-request-id" in refused.headers)
 
 
 async def test_a_failure_behind_fastapi_is_a_problem_too(

@@ -14,11 +14,15 @@ from gateway.errors import (
     Full,
     InvalidRequest,
     NoBroker,
+    NoKnownNsqd,
     OutcomeUnknown,
     Overloaded,
+    PartlyDone,
     PublishError,
+    RateLimited,
 )
-from gateway.web.faults import FAULTS, REFUSALS, TITLES, CloseCode, fault_of, problem
+from gateway.web.answers import TITLES
+from gateway.web.faults import FAULTS, REFUSALS, CloseCode, fault_of, problem
 
 
 def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
@@ -51,8 +55,16 @@ def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
         (Forbidden(), 403, "FORBIDDEN", CloseCode.FORBIDDEN),
         (AuthRequired("nsqd at a:1"), 401, "AUTH_REQUIRED", CloseCode.NO_AUTH),
         (Full(), 503, "FULL", CloseCode.FULL),
-        (Overloaded(waiting_bytes=2, limit_bytes=1), 503, "OVERLOADED", CloseCode.FULL),
+        (
+            Overloaded(waiting_bytes=2, size_bytes=1, limit_bytes=2),
+            503,
+            "OVERLOADED",
+            CloseCode.FULL,
+        ),
+        (RateLimited(limit_per_s=1, retry_after_s=2), 429, "RATE_LIMITED", CloseCode.FULL),
         (NoBroker(), 503, "NO_BROKER", CloseCode.NO_BROKER),
+        (NoKnownNsqd(), 503, "NO_BROKER", CloseCode.NO_BROKER),
+        (PartlyDone(["nsqd a:1: refused"]), 502, "PARTLY_DONE", CloseCode.INTERNAL),
         (BrokerUnreachable("a:1", "refused"), 503, "NO_BROKER", CloseCode.NO_BROKER),
         (OutcomeUnknown(), 504, "OUTCOME_UNKNOWN", CloseCode.INTERNAL),
         (PublishError(), 500, "INTERNAL_ERROR", CloseCode.INTERNAL),
@@ -118,6 +130,17 @@ def test_what_may_be_tried_again_says_when() -> None:
     assert (b"retry-after", b"5") in headers
 
 
+@pytest.mark.parametrize("retry_after_s,expected", [(0.001, b"1"), (1, b"1"), (59.01, b"60")])
+def test_a_caller_over_its_rate_is_told_when_it_may_again(
+    retry_after_s: float, expected: bytes
+) -> None:
+    """In whole seconds, as HTTP has it, and never too soon."""
+    status, headers, body = problem(RateLimited(limit_per_s=5, retry_after_s=retry_after_s), "r")
+
+    assert (429, expected) == (status, dict(headers)[b"retry-after"])
+    assert json.loads(body)["retryable"]
+
+
 def test_an_unknown_outcome_is_not_called_retryable() -> None:
     """Trying again could publish twice."""
     _, headers, body = problem(OutcomeUnknown(), "r")
@@ -141,11 +164,12 @@ def test_a_detail_that_is_no_text_is_shown_all_the_same() -> None:
 
 
 def test_every_fault_is_retryable_exactly_when_nothing_was_done_and_time_may_help() -> None:
-    """503 is retryable with Retry-After, all others are not."""
+    """Every 503 says when, and a 429 by itself; the other two may be mended at once."""
     faults = [*FAULTS.values(), *REFUSALS.values()]
 
-    assert [fault.status == 503 for fault in faults] == [fault.retryable for fault in faults]
-    assert [fault.retryable for fault in faults] == [
+    retryable = {408, 429, 502, 503}
+    assert [fault.status in retryable for fault in faults] == [fault.retryable for fault in faults]
+    assert [fault.status == 503 for fault in faults] == [
         fault.retry_after_s is not None for fault in faults
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.web.health import ManagementApp, Phase
+from gateway.web.health import ManagementApp, OwnAccount, Phase
 from tests.support.asgi import Exchange, http_client
 
 
@@ -13,7 +13,7 @@ def app(phase: Phase = Phase.READY) -> ManagementApp:
     """Return a management port of a process in *phase* that has counted to 1."""
     registry = CollectorRegistry()
     Counter("apples", "Apples.", registry=registry).inc()
-    return ManagementApp(lambda: phase, registry)
+    return ManagementApp(OwnAccount(lambda: phase, registry))
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Protocol
 
 import httpx
 import pytest
@@ -14,28 +15,37 @@ from gateway.errors import AuthRequired, BrokerRefused, NoBroker, OutcomeUnknown
 from gateway.protocol.wire import Limits
 from gateway.secret import Secret
 from gateway.telemetry import REGISTRY
-from gateway.web.app import WebParts, create_app
 from gateway.web.credentials import AccessPolicy
-from gateway.web.publish import Publishes, PublishPlane
-from tests.support.asgi import Exchange, http_client, http_scope
+from gateway.web.publish import Publishes
 from tests.support.nsqd import real_nsqd
+from tests.support.public_http import public_http
 from tests.support.raw_http import exchange
 from tests.support.recording_publisher import RecordingPublisher
 
 SMALL = Limits(max_msg_size_bytes=10, max_body_size_bytes=40, max_req_timeout_ms=5_000)
 
 
-def client_of(
-    publisher: Publishes, limits: Limits = SMALL, access: AccessPolicy | None = None
-) -> httpx.AsyncClient:
-    """Return a client of the public port with *publisher* behind it."""
+class OpensClients(Protocol):
+    """Opens the public port with a publisher behind it."""
 
-    async def nobody(*_: object) -> None:
-        raise NotImplementedError
+    async def __call__(
+        self, publisher: Publishes, limits: Limits = SMALL, access: AccessPolicy | None = None
+    ) -> httpx.AsyncClient:
+        """Return a client of it."""
 
-    access = access or AccessPolicy()
-    parts = WebParts(publisher=publisher, limits=limits, subscribe=nobody, access=access)
-    return http_client(create_app(parts))
+
+@pytest.fixture
+async def client_of() -> AsyncIterator[OpensClients]:
+    """Open public ports, and close them at the end."""
+    async with AsyncExitStack() as life:
+
+        async def opened(
+            publisher: Publishes, limits: Limits = SMALL, access: AccessPolicy | None = None
+        ) -> httpx.AsyncClient:
+            served = await life.enter_async_context(public_http(publisher, limits, access=access))
+            return served.http
+
+        yield opened
 
 
 async def in_chunks(*chunks: bytes) -> AsyncIterator[bytes]:
@@ -50,9 +60,9 @@ def publisher() -> RecordingPublisher:
     return RecordingPublisher()
 
 
-async def test_ok_is_nsqds_answer(publisher: RecordingPublisher) -> None:
+async def test_ok_is_nsqds_answer(publisher: RecordingPublisher, client_of: OpensClients) -> None:
     """Status, body and headers are those of nsqd, and a request id."""
-    answer = await client_of(publisher).post(
+    answer = await (await client_of(publisher)).post(
         "/pub?topic=t&defer=5000", content=b"1234567890", headers={"X-Request-Id": "r-1"}
     )
 
@@ -62,26 +72,21 @@ async def test_ok_is_nsqds_answer(publisher: RecordingPublisher) -> None:
         "content-length": "2",
         "x-nsq-content-type": "nsq; version=1.0",
         "x-request-id": "r-1",
+        "date": answer.headers["date"],
     } == dict(answer.headers)
     assert [("t", [b"1234567890"], 5_000)] == publisher.published
 
 
-async def test_a_body_in_chunks_is_put_together(publisher: RecordingPublisher) -> None:
+async def test_a_body_in_chunks_is_put_together(
+    publisher: RecordingPublisher, client_of: OpensClients
+) -> None:
     """The message is the whole body."""
-    answer = await client_of(publisher).post("/pub?topic=t", content=in_chunks(b"ab", b"", b"\0c"))
+    answer = await (await client_of(publisher)).post(
+        "/pub?topic=t", content=in_chunks(b"ab", b"", b"\0c")
+    )
 
     assert 200 == answer.status_code
     assert [("t", [b"ab\0c"], 0)] == publisher.published
-
-
-async def test_a_body_that_comes_at_once_is_taken_as_it_is(publisher: RecordingPublisher) -> None:
-    """A server that has the whole body gives it in one event."""
-    event = {"type": "http.request", "body": b"a", "more_body": False}
-    whole = Exchange(http_scope("POST", "/pub", query=b"topic=t"), [event])
-
-    await whole.run(PublishPlane(publisher, SMALL).pub)
-
-    assert [("t", [b"a"], 0)] == publisher.published
 
 
 @pytest.mark.parametrize(
@@ -95,14 +100,14 @@ async def test_a_body_that_comes_at_once_is_taken_as_it_is(publisher: RecordingP
     ],
 )
 async def test_answers_are_counted_by_route_and_result(
-    target: str, error: Exception | None, result: str
+    target: str, error: Exception | None, result: str, client_of: OpensClients
 ) -> None:
     """The metric has the path without its query, and OK or the token."""
     name = "nsq_gateway_publish_requests_total"
     labels = {"route": target.partition("?")[0], "result": result}
     before = REGISTRY.get_sample_value(name, labels) or 0.0
 
-    await client_of(RecordingPublisher(error)).post(target, content=b"x")
+    await (await client_of(RecordingPublisher(error))).post(target, content=b"x")
 
     assert before + 1 == REGISTRY.get_sample_value(name, labels)
 
@@ -116,20 +121,22 @@ async def test_answers_are_counted_by_route_and_result(
     ],
 )
 async def test_lines_are_published_together(
-    body: bytes, expected: list[bytes], publisher: RecordingPublisher
+    body: bytes, expected: list[bytes], publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
     """One publish of all lines, also of none."""
-    answer = await client_of(publisher).post("/mpub?topic=t", content=body)
+    answer = await (await client_of(publisher)).post("/mpub?topic=t", content=body)
 
     assert (200, "OK") == (answer.status_code, answer.text)
     assert [("t", expected, 0)] == publisher.published
 
 
-async def test_a_binary_body_is_published_together(publisher: RecordingPublisher) -> None:
+async def test_a_binary_body_is_published_together(
+    publisher: RecordingPublisher, client_of: OpensClients
+) -> None:
     """Sizes, not newlines, tell the messages apart."""
     body = struct.pack(">ii2si1s", 2, 2, b"a\n", 1, b"b")
 
-    answer = await client_of(publisher).post("/mpub?topic=t&binary=true", content=body)
+    answer = await (await client_of(publisher)).post("/mpub?topic=t&binary=true", content=body)
 
     assert 200 == answer.status_code
     assert [("t", [b"a\n", b"b"], 0)] == publisher.published
@@ -155,10 +162,15 @@ async def test_a_binary_body_is_published_together(publisher: RecordingPublisher
     ],
 )
 async def test_a_refusal_has_the_word_that_nsqd_finds_first(
-    target: str, body: bytes, status: int, token: str, publisher: RecordingPublisher
+    target: str,
+    body: bytes,
+    status: int,
+    token: str,
+    publisher: RecordingPublisher,
+    client_of: OpensClients,
 ) -> None:
     """Checks come in nsqd's order, and nothing is published."""
-    answer = await client_of(publisher).post(target, content=body)
+    answer = await (await client_of(publisher)).post(target, content=body)
 
     assert (status, token) == (answer.status_code, answer.json()["message"])
     assert [] == publisher.published
@@ -173,63 +185,19 @@ async def test_a_refusal_has_the_word_that_nsqd_finds_first(
     ],
 )
 async def test_one_byte_too_many_is_refused_in_chunks_too(
-    target: str, body: bytes, token: str, publisher: RecordingPublisher
+    target: str, body: bytes, token: str, publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
     """A body whose size is not told is counted."""
-    answer = await client_of(publisher).post(target, content=in_chunks(body[:5], body[5:]))
+    answer = await (await client_of(publisher)).post(target, content=in_chunks(body[:5], body[5:]))
 
     assert (413, token) == (answer.status_code, answer.json()["message"])
-    assert [] == publisher.published
-
-
-async def test_a_body_that_is_told_to_be_too_big_is_not_read(
-    publisher: RecordingPublisher,
-) -> None:
-    """Content-Length alone is enough for 413."""
-    scope = http_scope("POST", "/pub", query=b"topic=t", headers=[(b"content-length", b"11")])
-
-    unread = await Exchange(scope, []).run(PublishPlane(publisher, SMALL).pub)
-
-    assert 413 == unread.sent[0]["status"]
-
-
-@pytest.mark.parametrize("path,fits", [("/pub", 10), ("/mpub", 40)])
-async def test_reading_stops_behind_the_limit(
-    path: str, fits: int, publisher: RecordingPublisher
-) -> None:
-    """The chunk that goes over the limit is the last one read."""
-    plane = PublishPlane(publisher, SMALL)
-    chunk = {"type": "http.request", "body": b"12345", "more_body": True}
-    endless = Exchange(http_scope("POST", path, query=b"topic=t"), [chunk] * 20)
-
-    await endless.run({"/pub": plane.pub, "/mpub": plane.mpub}[path])
-
-    assert 20 - (fits // 5 + 1) == len(endless.left)
-    assert 413 == endless.sent[0]["status"]
-
-
-@pytest.mark.parametrize("path", ["/pub", "/mpub"])
-async def test_a_client_that_leaves_in_the_middle_publishes_nothing(
-    path: str, publisher: RecordingPublisher
-) -> None:
-    """Half a body is no message, and nobody is there to be answered."""
-    plane = PublishPlane(publisher, SMALL)
-    events: list[dict[str, Any]] = [
-        {"type": "http.request", "body": b"half", "more_body": True},
-        {"type": "http.disconnect"},
-    ]
-    left = Exchange(http_scope("POST", path, query=b"topic=t"), events)
-
-    await left.run({"/pub": plane.pub, "/mpub": plane.mpub}[path])
-
-    assert [] == left.sent
     assert [] == publisher.published
 
 
 @pytest.mark.parametrize(
     "error,status,token",
     [
-        (Overloaded(waiting_bytes=2, limit_bytes=1), 503, "OVERLOADED"),
+        (Overloaded(waiting_bytes=2, size_bytes=1, limit_bytes=2), 503, "OVERLOADED"),
         (NoBroker("none"), 503, "NO_BROKER"),
         (OutcomeUnknown("cut"), 504, "OUTCOME_UNKNOWN"),
         (BrokerRefused("E_PUB_FAILED", "PUB failed exiting"), 503, "EXITING"),
@@ -239,21 +207,23 @@ async def test_a_client_that_leaves_in_the_middle_publishes_nothing(
 )
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 async def test_what_the_publisher_says_is_what_the_caller_hears(
-    path: str, error: Exception, status: int, token: str
+    path: str, error: Exception, status: int, token: str, client_of: OpensClients
 ) -> None:
     """Every outcome but OK is a problem with its token."""
-    answer = await client_of(RecordingPublisher(error)).post(f"{path}?topic=t", content=b"x")
+    answer = await (await client_of(RecordingPublisher(error))).post(
+        f"{path}?topic=t", content=b"x"
+    )
 
     assert (status, token) == (answer.status_code, answer.json()["message"])
     assert "inner" not in answer.text
 
 
-async def test_lines_that_grow_too_big_on_the_wire_are_refused() -> None:
+async def test_lines_that_grow_too_big_on_the_wire_are_refused(client_of: OpensClients) -> None:
     """Each message takes 4 more bytes in V2: what does not fit one MPUB is BODY_TOO_BIG."""
     publisher = Publisher([], PublisherOptions(limits=SMALL))
 
-    fits = await client_of(publisher).post("/mpub?topic=t", content=b"a\n" * 7)
-    over = await client_of(publisher).post("/mpub?topic=t", content=b"a\n" * 8)
+    fits = await (await client_of(publisher)).post("/mpub?topic=t", content=b"a\n" * 7)
+    over = await (await client_of(publisher)).post("/mpub?topic=t", content=b"a\n" * 8)
 
     assert (503, "NO_BROKER") == (fits.status_code, fits.json()["message"])
     assert (413, "BODY_TOO_BIG") == (over.status_code, over.json()["message"])
@@ -264,9 +234,11 @@ BEARER = {"Authorization": "Bearer alice"}
 
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
-async def test_a_secret_goes_to_the_publisher(path: str, publisher: RecordingPublisher) -> None:
+async def test_a_secret_goes_to_the_publisher(
+    path: str, publisher: RecordingPublisher, client_of: OpensClients
+) -> None:
     """Whoever brings none publishes without."""
-    client = client_of(publisher)
+    client = await client_of(publisher)
 
     await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
     await client.post(f"{path}?topic=t", content=b"x")
@@ -275,11 +247,11 @@ async def test_a_secret_goes_to_the_publisher(path: str, publisher: RecordingPub
 
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
-async def test_nsqd_wants_a_secret_and_there_is_none(path: str) -> None:
+async def test_nsqd_wants_a_secret_and_there_is_none(path: str, client_of: OpensClients) -> None:
     """401 says how to bring one, and not where nsqd is."""
     publisher = RecordingPublisher(AuthRequired("nsqd at inner:4150 asks for AUTH"))
 
-    answer = await client_of(publisher).post(f"{path}?topic=t", content=b"x")
+    answer = await (await client_of(publisher)).post(f"{path}?topic=t", content=b"x")
 
     assert (401, "AUTH_REQUIRED") == (answer.status_code, answer.json()["message"])
     assert "Bearer" == answer.headers["www-authenticate"]
@@ -304,10 +276,10 @@ async def test_nsqd_wants_a_secret_and_there_is_none(path: str) -> None:
     ids=["not known", "not granted", "nothing granted"],
 )
 async def test_a_secret_that_is_refused_is_403_and_names_the_topic(
-    path: str, error: BrokerRefused, detail: str
+    path: str, error: BrokerRefused, detail: str, client_of: OpensClients
 ) -> None:
     """nsqd names it when a secret is not good enough, and not when it is not known."""
-    client = client_of(RecordingPublisher(error))
+    client = await client_of(RecordingPublisher(error))
 
     answer = await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
 
@@ -316,10 +288,10 @@ async def test_a_secret_that_is_refused_is_403_and_names_the_topic(
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 async def test_a_secret_that_cannot_be_used_is_400(
-    path: str, publisher: RecordingPublisher
+    path: str, publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
     """Two headers, or one that is malformed: nothing is published."""
-    client = client_of(publisher)
+    client = await client_of(publisher)
     twice = [("Authorization", "Bearer alice"), ("Authorization", "Bearer bob")]
 
     answers = [
@@ -335,10 +307,10 @@ async def test_a_secret_that_cannot_be_used_is_400(
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 async def test_everybody_may_be_asked_for_a_secret(
-    path: str, publisher: RecordingPublisher
+    path: str, publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
     """--require-auth: before the body is read, whatever nsqd says."""
-    client = client_of(publisher, access=AccessPolicy(require_auth=True))
+    client = await client_of(publisher, access=AccessPolicy(require_auth=True))
 
     without = await client.post(f"{path}?topic=t", content=b"x" * 1_000)
     other = await client.post(f"{path}?topic=t", headers={"Authorization": "Basic YTpi"})
@@ -350,10 +322,10 @@ async def test_everybody_may_be_asked_for_a_secret(
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 async def test_who_brings_no_secret_may_be_lent_ours(
-    path: str, publisher: RecordingPublisher
+    path: str, publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
     """--auth-anonymous: who brings one uses that."""
-    client = client_of(publisher, access=AccessPolicy(anonymous_secret=OURS))
+    client = await client_of(publisher, access=AccessPolicy(anonymous_secret=OURS))
 
     await client.post(f"{path}?topic=t", content=b"x")
     await client.post(f"{path}?topic=t", content=b"x", headers=BEARER)
@@ -399,9 +371,9 @@ REQUESTS = [
 
 
 @pytest.mark.nsqd
-async def test_a_real_nsqd_answers_every_body_so() -> None:
+async def test_a_real_nsqd_answers_every_body_so(client_of: OpensClients) -> None:
     """The requests above, whole and in chunks, get the same status and word from nsqd."""
-    client = client_of(RecordingPublisher())
+    client = await client_of(RecordingPublisher())
     expected = {}
     actual = {}
     flags = ("--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=5s")

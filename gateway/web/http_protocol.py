@@ -1,0 +1,400 @@
+"""
+The HTTP of the public port: uvicorn's, with POST /pub and /mpub answered right here.
+
+These two decide how many requests a second a gateway takes: they need no task, no future and no
+ASGI event (docs/decisions/0005-publish-protocol.md). Everything else goes the way of uvicorn. For
+both there are time limits for a request and between requests, a bound on the head, no answer that
+overtakes another, and an end that lets the peer read why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.errors import HeadTooBig, InvalidRequest, RequestTimeout
+from gateway.protocol.http_api import OK
+from gateway.telemetry import get_logger
+from gateway.web.access import new_request_id
+from gateway.web.answers import Answer, encode_answer
+from gateway.web.exchange import Exchange
+from gateway.web.faults import problem
+from gateway.web.http_head import check_head, unusual_target, with_path
+from gateway.web.http_port import OK_HEADERS, HttpPort
+from gateway.web.publish import MPUB, PUB, read_head
+
+logger = get_logger()
+
+_ROUTES = {PUB.encode(): PUB, MPUB.encode(): MPUB}
+
+_LINGER_S = 2.0
+"""How long a peer may take to read a last answer, and to stop sending."""
+_SKIPPED_BYTES = 262_144
+"""What is read and thrown away of a refused body, for the next request; above it we close."""
+_MAX_HEAD_BYTES = 65_536
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection to the public port; ``partial(HttpProtocol, port)`` is uvicorn's ``http=``."""
+
+    cycle: Exchange | RequestResponseCycle | None  # type: ignore[assignment]
+    """The request that came last."""
+    pipeline: deque[tuple[Exchange | RequestResponseCycle, Any]]  # type: ignore[assignment]
+    """The requests that wait for those before them; the last one is the next."""
+
+    def __init__(self, port: HttpPort, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's
+        super().__init__(**settings)
+        self.plane = port.plane
+        self._port = port
+        self._begun_at: float | None = None
+        """When the request began that has not arrived in whole."""
+        self._head_bytes = 0
+        """What has arrived of a head or a trailer that is not whole, at least."""
+        self._is_in_head = False
+        self._has_body = False
+        """Whether the last read has brought a part of a body."""
+        self._idle_since = self.loop.time()
+        self._closing_since: float | None = None
+        self._running: Exchange | None = None
+        self._raw_body: Exchange | None = None
+        """What gets whatever comes from now on: its connection ends with it."""
+        self._garbage: BaseException | None = None
+        """Why what follows the last request cannot be read."""
+        self._peer_has_finished = False
+
+    @property
+    def peer(self) -> str:
+        """The host at the other end; empty where it has none."""
+        return self.client[0] if self.client else ""
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Serve."""
+        super().connection_made(transport)
+        self._port.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of what has been begun; what has been written to nsqd goes on."""
+        self._port.closed(self)
+        for exchange in (self._running, self.cycle):
+            if isinstance(exchange, Exchange):
+                exchange.lose()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the WebSocket."""
+        self._port.closed(self)
+        super().handle_websocket_upgrade()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Answer what has arrived in whole all the same; then close."""
+        if self._is_idle or (self._begun_at is not None and not self._is_in_head):
+            return None
+        self._begun_at = None
+        self._peer_has_finished = True
+        return True
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def check_time(self, now: float) -> None:
+        """End what has been waited for too long; called every second."""
+        port = self._port
+        if self._closing_since is not None or self.transport.is_closing():
+            if self._closing_since is None:
+                self._closing_since = now
+            elif now - self._closing_since > _LINGER_S:
+                self.transport.abort()
+        elif self._begun_at is not None:
+            if now - self._begun_at > port.request_timeout_s:
+                self._break_off(RequestTimeout(port.request_timeout_s))
+        elif self._is_idle and now - self._idle_since > port.keep_alive_s:
+            self.transport.close()
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        """Read; a request whose head is known is not parsed."""
+        if self._closing_since is not None or self._garbage is not None:
+            return
+        if self._raw_body is not None:
+            self._take_raw_body(data)
+            return
+        starts_request = self._begun_at is None and self._is_idle
+        if starts_request and self._take_known(data):
+            return
+        before = self.cycle
+        self._has_body = False
+        if not self._parse(data):
+            return
+        if self._begun_at is not None and self.cycle is before and not self._has_body:
+            self._bound_head(len(data))
+        elif starts_request and self.cycle is not before:
+            self._remember(data)
+
+    def _parse(self, data: bytes) -> bool:
+        """Let the parser have *data*; False when nothing more is to be parsed."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__ or error
+            if not isinstance(cause, InvalidRequest):
+                logger.exception("request failed", exc_info=error)
+            self._break_off(cause)
+        except httptools.HttpParserError as error:
+            self._break_off(InvalidRequest("INVALID_REQUEST", f"this is not HTTP: {error}"))
+        else:
+            return True
+        return False
+
+    def _upgrade(self, rest: bytes) -> None:
+        """
+        Speak WebSocket, or go on with HTTP: who publishes and offers HTTP/2 need not get it.
+
+        Java's client does so. The parser takes what follows for the other protocol; it is the body.
+        """
+        if isinstance(self.cycle, Exchange) and self.cycle.more_body:
+            self._raw_body = self.cycle
+            self._take_raw_body(rest)
+        elif self._should_upgrade() and self._is_idle:
+            self.handle_websocket_upgrade()
+        elif self._should_upgrade():
+            text = "a WebSocket may be asked for once every answer before it has come"
+            self._break_off(InvalidRequest("INVALID_REQUEST", text))
+
+    def _take_raw_body(self, data: bytes) -> None:
+        """Take the body of a request that is the last one, and offers another protocol."""
+        exchange = self._raw_body
+        if exchange is None or not exchange.more_body:
+            return
+        left_bytes = exchange.left_bytes
+        if left_bytes is None:
+            text = "a body in chunks cannot offer another protocol; send no Upgrade header"
+            exchange.break_off(InvalidRequest("INVALID_REQUEST", text))
+            return
+        exchange.add(data[:left_bytes])
+        if len(data) >= left_bytes:
+            self._begun_at = None
+            exchange.end()
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take *data* when it is one whole request with a head that is known."""
+        found = self._port.find(data)
+        if found is None:
+            return False
+        known, body = found
+        exchange = self.cycle = self._running = Exchange(self, known.head)
+        exchange.publish_known(known, body)
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Know the head of *data* from now on, where that is one whole request."""
+        exchange = self.cycle
+        if isinstance(exchange, Exchange) and (known := exchange.known()):
+            self._port.remember(data, known)
+
+    def _bound_head(self, size_bytes: int) -> None:
+        self._head_bytes += size_bytes
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._break_off(HeadTooBig(self._head_bytes, limit_bytes=_MAX_HEAD_BYTES))
+
+    def _break_off(self, error: BaseException) -> None:
+        """Answer with *error* after what came before it, and close: what comes is not readable."""
+        latest = self.cycle
+        if latest is None or latest.response_complete:
+            if self._begun_at is not None and not self._is_in_head:
+                # The rest of a request that has had its answer.
+                self.transport.close()
+            else:
+                self._end_with(error)
+        elif not latest.more_body:
+            self._garbage = error
+            self._begun_at = None
+            self.flow.pause_reading()
+        elif isinstance(latest, Exchange):
+            latest.break_off(error)
+        else:
+            self.transport.close()
+
+    # What the parser tells
+
+    def on_message_begin(self) -> None:
+        """Start anew; what ASGI needs is made for those requests that go there."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._begun_at = self.loop.time()
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep it; one in a trailer is no header, and is thrown away (RFC 9110 §6.5.1)."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Answer here, or hand over to the application."""
+        version = self.parser.get_http_version()
+        check_head(version, self.headers)
+        if version == "1.0":
+            self.expect_100_continue = False  # RFC 9110 §10.1.1
+        path, _, raw_query = self.url.partition(b"?")
+        route = _ROUTES.get(path)
+        if route is None and (b"%" in path or not path.startswith(b"/")):
+            path, raw_query = unusual_target(self.url)
+            route = _ROUTES.get(path)
+        self._is_in_head = False
+        if route is None or self.parser.get_method() != b"POST":
+            self._hand_over()
+            return
+        parser = self.parser
+        stays = version == "1.1" and parser.should_keep_alive() and not parser.should_upgrade()
+        head = read_head(route, raw_query, self.headers)
+        exchange = Exchange(self, head, keep_alive=stays)
+        exchange.expects_continue = self.expect_100_continue
+        is_first = self._is_idle
+        self.cycle = exchange
+        if is_first:
+            self._run(exchange)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+
+    def _hand_over(self) -> None:
+        """Let uvicorn have the request, with the scope that it makes at the first byte."""
+        url, headers, expects = with_path(self.url), self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = expects
+        super().on_headers_complete()
+        if expects and self.cycle is not None:
+            # No route there reads a body; whether it comes is not known.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Hand on a part of the body."""
+        self._has_body = True
+        self._head_bytes = 0
+        if isinstance(self.cycle, Exchange):
+            self.cycle.add(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Know that the request is whole."""
+        if isinstance(self.cycle, Exchange) and self.parser.should_upgrade():
+            return  # after its head already; see _upgrade
+        self._begun_at = None
+        if isinstance(self.cycle, Exchange):
+            self.cycle.end()
+        else:
+            super().on_message_complete()
+
+    # Whose turn it is
+
+    def _run(self, exchange: Exchange) -> None:
+        self._running = exchange
+        exchange.begin()
+
+    def _start_next(self) -> None:
+        """Go on with the request that waits longest."""
+        if self.pipeline and self._closing_since is None:
+            cycle, app = self.pipeline.pop()
+            if isinstance(cycle, Exchange):
+                self._run(cycle)
+                if cycle.more_body and not self.flow.write_paused:
+                    self.flow.resume_reading()
+            else:
+                self._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Go on: with what waits, with what cannot be read, or with what comes."""
+        self.server_state.total_requests += 1
+        self._running = None
+        if self.transport.is_closing() or self._closing_since is not None:
+            return
+        if self.pipeline:
+            # Not from here: hundreds may wait, and each may end at once.
+            self.loop.call_soon(self._start_next)
+        elif self._garbage is not None:
+            self._end_with(self._garbage)
+        elif self._peer_has_finished:
+            self._close()
+        else:
+            self._idle_since = self.loop.time()
+            if not self.flow.write_paused:
+                self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        """Go on reading as well, where a request or the rest of one may come."""
+        super().resume_writing()
+        is_due = self._is_idle or (self.cycle is not None and self.cycle.more_body)
+        if is_due and not self.pipeline and self._garbage is None:
+            self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Read no more requests of who does not read our answers."""
+        super().pause_writing()
+        self.flow.pause_reading()
+
+    # What goes out
+
+    def write_continue(self) -> None:
+        """Ask for the body."""
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def write_ok(self, exchange: Exchange) -> None:
+        """Answer OK."""
+        if not (exchange.keep_alive and exchange.head.is_plain):
+            headers = self.plane.ok_headers(exchange.head)
+            self.write_answer(exchange, (200, [*OK_HEADERS, *headers], OK))
+            return
+        self.transport.write(self._port.ok(self.server_state.default_headers))
+        exchange.response_complete = True
+        self.on_response_complete()
+
+    def write_answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Answer, and close where what is left of the request is too much to be skipped."""
+        left_bytes = exchange.left_bytes
+        if left_bytes is None or left_bytes > _SKIPPED_BYTES:
+            exchange.keep_alive = False
+        self._write(answer, keep_alive=exchange.keep_alive)
+        exchange.response_complete = True
+        if not exchange.keep_alive:
+            self._close()
+        self.on_response_complete()
+
+    def _end_with(self, error: BaseException) -> None:
+        """Answer outside of any request, and close."""
+        self._write(problem(error, new_request_id()), keep_alive=False)
+        self._close()
+
+    def _write(self, answer: Answer, *, keep_alive: bool) -> None:
+        status, headers, body = answer
+        close = [] if keep_alive else [(b"connection", b"close")]
+        headers = [*self.server_state.default_headers, *headers, *close]
+        self.transport.write(encode_answer((status, headers, body)))
+
+    def _close(self) -> None:
+        """
+        Close; while something is still to come, only our half for now.
+
+        Data that nobody reads makes the system cut the connection, and the peer may lose the
+        answer with it (RFC 9112 §9.6).
+        """
+        self._closing_since = self.loop.time()
+        if self._begun_at is None or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()

@@ -1,0 +1,121 @@
+"""The contract is served as it is, from the source tree and from a built package."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import httpx
+import pytest
+import yaml
+from starlette.types import Receive, Scope, Send
+
+from gateway.web.app import WebParts, create_app
+from gateway.web.docs import docs_router
+from tests.support.asgi import http_client
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = (ROOT / "openapi.yaml").read_text(encoding="utf-8")
+
+
+async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
+    """Subscribe nobody."""
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client of the public application with nothing but the documentation."""
+    parts = WebParts(subscribe=nobody, routers=[docs_router()])
+    async with http_client(create_app(parts)) as client:
+        yield client
+
+
+async def test_the_contract_is_the_file_at_the_top_of_the_repository(
+    client: httpx.AsyncClient,
+) -> None:
+    """Comments and order are as they were written."""
+    answer = await client.get("/openapi.yaml")
+
+    assert (200, "application/yaml") == (answer.status_code, answer.headers["content-type"])
+    assert CONTRACT == answer.content.decode()
+
+
+async def test_the_json_says_the_same(client: httpx.AsyncClient) -> None:
+    """For programs that read no YAML."""
+    answer = await client.get("/openapi.json")
+
+    assert (200, "application/json") == (answer.status_code, answer.headers["content-type"])
+    assert yaml.safe_load(CONTRACT) == answer.json()
+
+
+async def test_the_page_may_use_its_own_stylesheet_and_nothing_else(
+    client: httpx.AsyncClient,
+) -> None:
+    """The policy names the hash of the one style element, which a browser compares."""
+    answer = await client.get("/docs")
+    style = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+
+    assert style
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert (200, "text/html; charset=utf-8") == (
+        answer.status_code,
+        answer.headers["content-type"],
+    )
+    assert (
+        f"default-src 'none'; style-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ) == answer.headers["content-security-policy"]
+    assert "no-referrer" == answer.headers["referrer-policy"]
+
+
+@pytest.mark.parametrize("path", ["/openapi.yaml", "/openapi.json", "/docs"])
+async def test_a_browser_takes_each_for_what_it_is(path: str, client: httpx.AsyncClient) -> None:
+    """No type is guessed, and each answer has the id of its request."""
+    answer = await client.get(path, headers={"X-Request-Id": "r-1"})
+
+    assert "nosniff" == answer.headers["x-content-type-options"]
+    assert "r-1" == answer.headers["x-request-id"]
+
+
+async def test_the_page_is_made_once(client: httpx.AsyncClient) -> None:
+    """The second answer is the first one again."""
+    answers = [await client.get("/docs"), await client.get("/docs")]
+
+    assert answers[0].content == answers[1].content
+
+
+_PRINT_THE_CONTRACT = """
+import sys
+from gateway.web.docs import docs_router
+[route] = [route for route in docs_router().routes if route.path == "/openapi.yaml"]
+assert sys.modules["gateway"].__file__.startswith(sys.path[0])
+sys.stdout.buffer.write(route.endpoint().body)
+"""
+
+
+def test_a_built_package_has_the_contract(tmp_path: Path) -> None:
+    """A wheel holds a copy of the file, and serves it from where it is unpacked."""
+    tree, wheels, installed = tmp_path / "tree", tmp_path / "wheels", tmp_path / "installed"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "gateway", tree / "gateway", symlinks=True, ignore=skip)
+    for name in ("openapi.yaml", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    build = f"import setuptools.build_meta as b; b.build_wheel({str(wheels)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
+    [wheel] = wheels.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(installed)
+
+    program = f"import sys; sys.path.insert(0, {str(installed)!r})\n{_PRINT_THE_CONTRACT}"
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", program], cwd=tmp_path, check=True, capture_output=True
+    )
+
+    assert CONTRACT == run.stdout.decode()
