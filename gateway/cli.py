@@ -14,14 +14,17 @@ import uvloop
 
 import gateway
 from gateway.commands.flags import Command, ServerCommand, given, plain, settings_flags, shown
+from gateway.commands.framing import NEWLINE, parse_delimiter
 from gateway.commands.pub import PubTask, run_pub
 from gateway.commands.sub import SubTask, run_sub
-from gateway.errors import GatewayError, SettingsError, StartError
-from gateway.service import BrokerService, Runnable, Service, run_until_signal
+from gateway.errors import GatewayError, SettingRefused, SettingsError, StartError
+from gateway.lifetime import Runnable, run_until_signal
+from gateway.service import BrokerService, Service
 from gateway.settings import BrokerSettings, ServeSettings
 from gateway.settings_commands import PubSettings, SubSettings
 from gateway.settings_sources import load
 from gateway.telemetry import configure_logging
+from gateway.workers.supervisor import Supervisor
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 STDIN, STDOUT = 0, 1
@@ -46,22 +49,42 @@ Examples:
   nsq-gateway serve
   nsq-gateway serve --nsqd-tcp-address 127.0.0.1:4150 --nsqd-http-address 127.0.0.1:4151
   nsq-gateway serve --lookupd-http-address lookup-1:4161,lookup-2:4161
+  nsq-gateway serve --workers 4 --nsqd-tcp-address nsqd-1:4150
   nsq-gateway serve --listen 0.0.0.0:8080 --require-auth --nsqd-tcp-address nsqd-1:4150 \\
       --nsqd-tls-v1 --nsqd-tls-root-ca-file ca.pem"""
 
 _PUB_EPILOG = """\b
-Each line of standard input is one message; empty lines are skipped. One batch is on its way at a
-time, made of what had come meanwhile: messages keep their order. The first line that is not
-answered with OK ends the command and is named.
+Input:
+  lines            each line is one message; empty lines are skipped
+  length-prefixed  4 bytes of length, big-endian, before each message, as in nsqd's binary /mpub
+
+One batch is on its way at a time, made of what had come meanwhile, and the next one waits for its
+answer: messages keep their order.
+
+\b
+Answers:
+  OK                         the next batch
+  unreachable, 503, 429      not published: tried again for --retry-for-s, with growing pauses,
+                             and not before Retry-After
+  504, a lost connection     nobody knows: the end, or tried again with --at-least-once
+  4xx, a refusal of nsqd     not published: the end; the message to blame is named
+
+Whatever ends it early says how many messages are published, and the command (tail) that gives the
+input from the first one that is not. SIGINT and SIGTERM end it after the answer to the batch that
+is on its way, and at once while it waits for the next try. On a terminal it shows how far it is;
+elsewhere nothing, unless --verbose asks for the sum.
 
 \b
 Examples:
   echo hello | nsq-gateway pub greetings
   nsq-gateway pub orders --nsqd-tcp-address 127.0.0.1:4150 < orders.ndjson
+  find . -name '*.jpg' -print0 | nsq-gateway pub pictures --delimiter '\\0'
+  nsq-gateway pub frames --framing length-prefixed --retry-for-s 3600 -v < frames.bin
   tail -f app.log | nsq-gateway pub logs --lookupd-http-address lookup-1:4161,lookup-2:4161
   nsq-gateway pub reminders --defer-ms 60000 --url https://gateway.example --auth-secret-file key
 
-Exit status: 0 every line is published, 1 one is not or may not be, 2 wrong use, 130 interrupted."""
+Exit status: 0 every message is published, 1 one is not or may not be, 2 wrong use,
+130 interrupted."""
 
 _SUB_EPILOG = """\b
 A message is finished once its line is written; what is not written goes back at once, whether a
@@ -101,7 +124,7 @@ def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
     """
     settings = load(ServeSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
-    _run(lambda: Service(settings))
+    _run(lambda: Supervisor(settings) if settings.workers > 1 else Service(settings))
 
 
 @commands.command(cls=ServerCommand, epilog=_BROKER_EPILOG)
@@ -121,19 +144,41 @@ def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for
 @commands.command(cls=Command, epilog=_PUB_EPILOG)
 @click.argument("topic")
 @click.option(
+    "--framing",
+    type=click.Choice(["lines", "length-prefixed"]),
+    default="lines",
+    show_default=True,
+    help="How messages stand in the input.",
+)
+@click.option(
+    "--delimiter",
+    default=None,
+    metavar="BYTE",
+    help=r"What ends a line: one byte, or \0, \t, \n, \r, \\, \xHH. [default: \n]",
+)
+@click.option(
     "--defer-ms",
     type=click.IntRange(min=0),
     default=0,
     metavar="MS",
     help="How long NSQ keeps each message back; they go one by one then. [default: 0]",
 )
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell the sum at the end.")
 @settings_flags(PubSettings)
-def pub(topic: str, defer_ms: int, config: Path | None, **flags: Any) -> None:  # noqa: ANN401
-    """Publish lines of standard input to TOPIC, at a gateway or on nsqd."""
+def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
+    """Publish what comes on standard input to TOPIC, at a gateway or on nsqd."""
+    names = ("topic", "framing", "defer_ms", "is_verbose")
+    what = {name: flags.pop(name) for name in names}
+    delimiter = flags.pop("delimiter")
+    if delimiter is not None and what["framing"] != "lines":
+        raise SettingRefused("--delimiter", "it is for --framing lines; a length needs none")
     settings = load(PubSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
     task = PubTask(
-        topic=topic, defer_ms=defer_ms, input=_opened(sys.stdin, STDIN), report=sys.stderr
+        **what,
+        delimiter=NEWLINE if delimiter is None else parse_delimiter(delimiter),
+        input=_opened(sys.stdin, STDIN),
+        report=sys.stderr,
     )
     if uvloop.run(run_pub(settings, task)) is not None:
         sys.exit(INTERRUPTED)

@@ -77,12 +77,16 @@ class HttpListener:
         Raises:
             StartError: It is taken, or none of this machine; one sentence with what to do.
         """
-        self._socket = bind_tcp(self._name, self._wanted)
-        host, port = self._socket.getsockname()[:2]
+        self.adopt(bind_tcp(self._name, self._wanted))
+
+    def adopt(self, listener: socket.socket) -> None:
+        """Answer on *listener*, which listens already, in place of `bind`; it is ours now."""
+        self._socket = listener
+        host, port = listener.getsockname()[:2]
         self.address = join_address(host, port)
 
-    async def start(self, app: Any) -> None:  # noqa: ANN401 - uvicorn's own type for ASGI
-        """Answer with the ASGI application *app* from now on."""
+    async def start(self, app: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own types
+        """Answer with the ASGI application *app*; *options* go before the constructor's."""
         if self._socket is None:
             self.bind()
         assert self._socket is not None  # noqa: S101 - bound just now
@@ -98,6 +102,7 @@ class HttpListener:
             # `stop` is sooner: uvicorn would cancel the answers, and tell the clients 500.
             "timeout_graceful_shutdown": math.ceil(self._grace_s) + 1,
             **self._options,
+            **options,
         }
         server = self._server = _Server(uvicorn.Config(app, **settings))
         self._task = spawn(f"serve {self._name}", server.serve(sockets=[self._socket]))
@@ -132,12 +137,13 @@ class HttpListener:
             connection.transport.abort()
 
 
-def bind_tcp(name: str, address: str) -> socket.socket:
+def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
     """
     Return a socket that listens on *address*, for the listener *name*.
 
     It listens at once: two sockets may be bound to one address as long as neither listens, and
-    uvloop does not tell when a later listen fails.
+    uvloop does not tell when a later listen fails. With *shares_port* other sockets of this user
+    that share it may listen there too (SO_REUSEPORT).
 
     Raises:
         StartError: It cannot listen; one sentence with what to do.
@@ -152,6 +158,8 @@ def bind_tcp(name: str, address: str) -> socket.socket:
         # Not blocking: uvloop leaves it as it is, and a blocking accept stops the whole loop.
         listener.settimeout(0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:

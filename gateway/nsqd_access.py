@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import gateway
+from gateway.bearer import is_bearer
 from gateway.client.connection import ConnectionOptions
 from gateway.client.lookup import LookupOptions
 from gateway.client.tls import TlsOptions
+from gateway.errors import SettingsError
 from gateway.protocol.identify import Offer
 from gateway.secret import Secret
 from gateway.secret_file import read_secret_file
+from gateway.session.auth import MAX_SECRET_BYTES
+from gateway.settings import ServeSettings
 from gateway.settings_nsqd import NsqdSettings
 from gateway.telemetry import get_logger
 
 logger = get_logger()
+
+_ADMIN_SECRET_FILE = "--admin-secret-file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,38 @@ def read_access(settings: NsqdSettings) -> NsqdAccess:
             secret=secret,
         ),
     )
+
+
+class Nsqds(NamedTuple):
+    """The nsqds that are named, or the embedded broker; each address is host:port."""
+
+    tcp: tuple[str, ...]
+    http: tuple[str, ...]
+    """Where those among them answer HTTP that are named there too."""
+
+
+def read_admin_secret(settings: ServeSettings) -> Secret | None:
+    """
+    Read the secret that opens administration, where *settings* name its file.
+
+    Warns in the log about one that everybody can read.
+
+    Raises:
+        SettingsError: There is no such file, or no header carries its secret.
+    """
+    path = settings.admin_secret_file
+    if path is None:
+        return None
+    secret, warning = read_secret_file(path, _ADMIN_SECRET_FILE)
+    if warning is not None:
+        logger.warning(warning)
+    if not is_bearer(secret) or len(secret.reveal()) > MAX_SECRET_BYTES:
+        allowed = (
+            f"the path of a file with 1 to {MAX_SECRET_BYTES} bytes of visible ASCII without "
+            "spaces, for a header carries them"
+        )
+        raise SettingsError(_ADMIN_SECRET_FILE, path, allowed=allowed)
+    return secret
 
 
 def _offer(settings: NsqdSettings) -> Offer:

@@ -28,17 +28,24 @@ from gateway.settings_common import (
     switch,
 )
 from gateway.settings_nsqd import NsqdSettings
+from gateway.settings_publish import PublishSettings
 
 
-class ServeSettings(LimitSettings, NsqdSettings):
+class ServeSettings(PublishSettings, NsqdSettings):
     """The settings of `nsq-gateway serve`."""
 
     listen: Address = setting("127.0.0.1:8080", "Where HTTP and WebSockets are answered.", ADDRESS)
     management_listen: Address = setting(
         "127.0.0.1:8081", "Where /livez, /readyz and /metrics are answered.", ADDRESS
     )
+    workers: int = number(
+        1, "Processes that share --listen; above 1 another one looks after them.", (1, 64)
+    )
     nsqd_http_address: RemoteAddresses = setting(
-        (), "The HTTP port of an nsqd, which tells its size limits.", ADDRESSES
+        (),
+        "The HTTP port of an nsqd, which tells its size limits, and is asked for /stats and to "
+        "change topics and channels.",
+        ADDRESSES,
     )
     embedded_broker: bool = switch("Start the embedded broker although --listen is not loopback.")
     broker_tcp_address: Address = setting(
@@ -52,18 +59,14 @@ class ServeSettings(LimitSettings, NsqdSettings):
     )
     allow_origin: Origins = setting(
         (),
-        "A page, beside our own, that may publish and subscribe.",
-        "scheme://host:port; repeat it, or separate with commas",
+        "A page, beside our own, that may publish and subscribe; * is every page there is.",
+        "*, scheme://host or scheme://host:port; repeat it, or separate with commas",
     )
-    nsqd_connections: int = number(4, "TCP connections to each nsqd for publishing.", (1, 64))
-    publish_timeout_ms: int = number(
-        5_000, "Time from a publish to its answer; then 504.", (1, 600_000), "ms"
+    request_timeout_s: float = number(
+        30, "Time for a whole HTTP request to arrive; then 408.", (0.1, 3_600), "s"
     )
-    publish_buffer_bytes: int = number(
-        64 * MIB,
-        "What may wait to be published; more is answered 503.",
-        (1_024, 65_536 * MIB),
-        "bytes",
+    http_keep_alive_s: float = number(
+        75, "How long an HTTP connection is kept without a request.", (0.1, 86_400), "s"
     )
     max_sockets: int = number(
         1_000,
@@ -106,6 +109,12 @@ class ServeSettings(LimitSettings, NsqdSettings):
 
     require_auth: bool = switch(
         "Refuse callers who bring no secret, whatever nsqd says; nsqd decides which are right."
+    )
+    admin_secret_file: str | None = setting(
+        None,
+        "A file that holds the secret that opens /topic/*, /channel/*, /stats and /info, which are "
+        "closed then without it; read once at the start, without its last newline.",
+        "the path of a file",
     )
     auth_anonymous: bool = switch("Lend --auth-secret to callers who bring none.")
     auth_recheck_s: float = number(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from gateway.settings_common import LimitSettings, number, setting
+from gateway.settings_common import LimitSettings, number, setting, switch
 from gateway.settings_nsqd import NsqdSettings
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -63,6 +63,16 @@ class PubSettings(CommandSettings, LimitSettings):
 
     publish_timeout_ms: int = number(
         5_000, "Time from a publish to its answer.", (1, 600_000), "ms"
+    )
+    retry_for_s: float = number(
+        30,
+        "How long what is known not to be published is tried again, from its first failure; "
+        "0 is never.",
+        (0, 86_400),
+        "s",
+    )
+    at_least_once: bool = switch(
+        "Try again what may be published (504, a lost connection), too: some may come twice."
     )
 
 

@@ -39,6 +39,10 @@ _GO_UNITS_MS = {
 }
 _GO_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|µs|ms|s|m|h))+")
 _GO_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_ORIGIN = re.compile(
+    r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE
+)
+_MAX_PORT = 65_535
 
 
 def flag_of(name: str) -> str:
@@ -87,8 +91,12 @@ def _checked_lookupd(value: str) -> str:
 
 
 def _checked_origin(value: str) -> str:
-    if not re.fullmatch(r"https?://[^/\s]+", value):
-        raise ValueError("an origin is scheme://host or scheme://host:port, without a path")
+    found = _ORIGIN.fullmatch(value)
+    if value != "*" and (found is None or int(found["port"] or 0) > _MAX_PORT):
+        raise ValueError(
+            "an origin is written as browsers do, in ASCII and without a path; "
+            "a * inside of one stands for nothing"
+        )
     return value
 
 

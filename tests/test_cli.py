@@ -24,6 +24,12 @@ def run(*args: str) -> int:
     "args,status,words",
     [
         (["serve", "--max-sockets", "0"], 2, ["--max-sockets (flag)", "1 to 1 000 000"]),
+        (["serve", "--workers", "0"], 2, ["--workers (flag)", "1 to 64"]),
+        (
+            ["serve", "--workers=2", "--listen=127.0.0.1:0", "--management-listen=192.0.2.1:1"],
+            1,
+            ["192.0.2.1:1", "--management-listen"],
+        ),
         (["serve", "--max-socket", "1"], 2, ["--max-socket", "--max-sockets"]),
         (["serve", "--auth-http-address", "a:1"], 2, ["--auth-http-address", "not yet", "AUTH"]),
         (["serve", "--auth-secret-file", "/nowhere"], 2, ["--auth-secret-file", "/nowhere"]),

@@ -55,6 +55,44 @@ async def test_what_was_bound_and_never_started_is_given_back() -> None:
     bind_tcp("again", listener.address).close()
 
 
+async def test_it_answers_on_a_listener_that_it_is_given() -> None:
+    """The address is read off the socket."""
+    listener = HttpListener("test", "127.0.0.1:9")
+    given = bind_tcp("test", "127.0.0.1:0")
+    port = given.getsockname()[1]
+    listener.adopt(given)
+    await listener.start(hello)
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"http://{listener.address}/")
+    await listener.stop()
+
+    assert (f"127.0.0.1:{port}", "hello") == (listener.address, answer.text)
+
+
+async def test_options_of_the_start_go_before_those_of_the_constructor() -> None:
+    """What is known later only is said later."""
+    listener = HttpListener("test", "127.0.0.1:0", server_header=False, date_header=False)
+    await listener.start(hello, server_header=True)
+
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"http://{listener.address}/")
+    await listener.stop()
+
+    assert {"server"} == {"server", "date"} & set(answer.headers)
+
+
+def test_sockets_that_share_a_port_listen_side_by_side() -> None:
+    """One that does not share it is kept out."""
+    with bind_tcp("one", "127.0.0.1:0", shares_port=True) as one:
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+        with (
+            bind_tcp("two", address, shares_port=True),
+            pytest.raises(StartError, match="Address already in use"),
+        ):
+            bind_tcp("alone", address)
+
+
 def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
     """Who, where, why, and how to go on."""
     with socket.socket() as other:

@@ -15,8 +15,9 @@ import trustme
 from gateway.client.tls import TlsOptions
 from gateway.errors import SettingsError
 from gateway.listener import HttpListener
-from gateway.nsqd_access import read_access
+from gateway.nsqd_access import read_access, read_admin_secret
 from gateway.secret import Secret
+from gateway.settings import ServeSettings
 from gateway.settings_nsqd import NsqdSettings
 from gateway.settings_sources import load
 from tests.support.gateway import gateway_with_nsqd
@@ -169,7 +170,7 @@ async def test_what_nsqd_or_we_insist_on_is_told(
     strict: tuple[RealNsqd, Settings],
 ) -> None:
     """The status is that of a failure, and no secret is shown at any level of the log."""
-    settings = {**strict[1], **changes, "log_level": "debug"}
+    settings = {**strict[1], **changes, "log_level": "debug", "retry_for_s": "0"}
 
     status, output, errors = await run(*command, given=b"one\n", settings=settings)
 
@@ -224,3 +225,30 @@ async def test_serve_lends_its_secret_only_when_told(
         answer = await running.http.post("/pub", params={"topic": TOPIC}, content=b"one")
 
     assert expected == answer.status_code
+
+
+# The administrator's secret
+
+
+def admin_secret_of(path: Path, text: bytes) -> Secret | None:
+    """Return what is made of a file at *path* that holds *text*."""
+    path.write_bytes(text)
+    path.chmod(0o600)
+    return read_admin_secret(load(ServeSettings, {"admin_secret_file": str(path)}).settings)
+
+
+def test_the_secret_of_the_administrator_is_in_its_file(tmp_path: Path) -> None:
+    """Without its last newline; without a file there is none."""
+    assert Secret(b"word") == admin_secret_of(tmp_path / "secret", b"word\n")
+    assert None is read_admin_secret(load(ServeSettings, {}).settings)
+
+
+@pytest.mark.parametrize("text", [b"", b"two words", b"\xff", b"word\n\n", b"x" * 4_097])
+def test_a_secret_of_the_administrator_that_no_header_carries_is_refused(
+    text: bytes, tmp_path: Path
+) -> None:
+    """Nobody could ever bring it."""
+    with pytest.raises(SettingsError, match="--admin-secret-file") as caught:
+        admin_secret_of(tmp_path / "secret", text)
+
+    assert "two words" not in str(caught.value)

@@ -11,7 +11,8 @@ import pytest
 
 import gateway
 from gateway.errors import SettingsError, StartError
-from gateway.service import BrokerService, Service, run_until_signal
+from gateway.lifetime import run_until_signal
+from gateway.service import BrokerService, Service
 from gateway.settings import BrokerSettings, ServeSettings
 from gateway.settings_common import flag_of
 from gateway.telemetry import spawn
@@ -191,45 +192,6 @@ async def test_the_broker_names_its_flags_when_its_address_is_taken() -> None:
 
         with pytest.raises(StartError, match="another address with --tcp-address or --http-addr"):
             await service.start()
-
-
-class Stubborn:
-    """A part whose stop ends only when it is aborted."""
-
-    def __init__(self) -> None:
-        self.stops = asyncio.Event()
-        self.aborted = asyncio.Event()
-
-    async def start(self) -> list[str]:
-        """Start."""
-        return ["started"]
-
-    async def drain(self) -> None:
-        """Take no time."""
-
-    async def stop(self) -> None:
-        """Tell, and wait."""
-        self.stops.set()
-        await self.aborted.wait()
-
-    def abort(self) -> None:
-        """Let the stop end."""
-        self.aborted.set()
-
-
-async def test_a_second_signal_ends_a_stop_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that never comes keeps nobody who is in a hurry."""
-    monkeypatch.setattr("gateway.service._HURRY_S", 0)
-    part = Stubborn()
-    announced: asyncio.Queue[str] = asyncio.Queue()
-
-    running = spawn("run", run_until_signal(part, announced.put_nowait))
-    await announced.get()
-    signal.raise_signal(signal.SIGTERM)
-    await part.stops.wait()
-    signal.raise_signal(signal.SIGINT)
-
-    assert (signal.SIGTERM, True) == (await running, part.aborted.is_set())
 
 
 async def test_a_signal_drains_and_stops() -> None:

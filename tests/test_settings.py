@@ -25,6 +25,13 @@ from gateway.settings_sources import KINDS, load
         ({"listen": "8080"}, ["--listen", "'8080'", "host:port"]),
         ({"nsqd_tcp_address": ("a:1", "b")}, ["--nsqd-tcp-address", "'b'", "host:port"]),
         ({"allow_origin": "https://a/b"}, ["--allow-origin", "https://a/b", "without a path"]),
+        ({"allow_origin": "https://a:65536"}, ["--allow-origin", "https://a:65536"]),
+        ({"allow_origin": "https://*.a"}, ["--allow-origin", "https://*.a", "stands for nothing"]),
+        ({"allow_origin": "https://bücher.de"}, ["--allow-origin", "ASCII"]),
+        ({"allow_origin": "https://me@a"}, ["--allow-origin", "https://me@a"]),
+        ({"allow_origin": "null"}, ["--allow-origin", "null", "scheme://host"]),
+        ({"allow_origin": "a.example.org"}, ["--allow-origin", "scheme://host:port"]),
+        ({"request_timeout_s": "0"}, ["--request-timeout-s", "'0'", "0.1 to 3 600 s"]),
         ({"log_level": "loud"}, ["--log-level", "'loud'", "debug, info, warning, error"]),
         ({"nsqd_tcp_address": "a:0"}, ["--nsqd-tcp-address", "'a:0'", "nobody answers"]),
         ({"lookupd_http_address": "b"}, ["--lookupd-http-address", "'b'", "host:port"]),
@@ -71,6 +78,22 @@ def test_a_wrong_value_names_setting_source_value_and_range(
 def test_what_is_not_loopback_is_taken_when_it_is_meant(flags: dict[str, Any]) -> None:
     """In so many words, or on loopback, everything goes."""
     assert flags["listen"] == load(ServeSettings, flags).settings.listen
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "http://localhost:5173",
+        "https://App.example.org",
+        "http://[::1]:8080",
+        "moz-extension://0b6c-4d",
+        "tauri://localhost",
+    ],
+)
+def test_an_origin_is_taken_as_browsers_write_it(origin: str) -> None:
+    """Of a page, of an extension, of an application around a browser; or all there are."""
+    assert (origin,) == load(ServeSettings, {"allow_origin": origin}).settings.allow_origin
 
 
 def test_lists_are_split_at_commas_wherever_they_come_from() -> None:

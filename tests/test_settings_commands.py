@@ -51,3 +51,17 @@ def test_only_warnings_are_logged_unless_told() -> None:
         load(PubSettings, {}).settings.log_level,
         load(SubSettings, {}).settings.log_level,
     )
+
+
+def test_tries_are_bounded_unless_told() -> None:
+    """Half a minute, for what is not published; nothing is doubled by default."""
+    settings = load(PubSettings, {}).settings
+
+    assert (30.0, False) == (settings.retry_for_s, settings.at_least_once)
+
+
+@pytest.mark.parametrize("value", ["-1", "86401", "true", "5s"])
+def test_a_time_for_tries_that_is_none_is_refused(value: str) -> None:
+    """With its unit."""
+    with pytest.raises(SettingsError, match="0 to 86 400 s"):
+        load(PubSettings, {"retry_for_s": value})

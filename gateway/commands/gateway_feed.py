@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
+from gateway.bearer import bearer_headers
 from gateway.client.backoff import Backoff
-from gateway.commands.bearer import bearer_headers
 from gateway.commands.feed import Received
 from gateway.errors import AuthRequired, Forbidden, GatewayError, InvalidRequest, NoBroker
 from gateway.nsqd_access import NsqdAccess

@@ -78,29 +78,6 @@ class InputStream:
                 select.select([self._descriptor], [], [])
 
 
-class Lines:
-    """Cuts a stream into lines, numbered from 1; those that are empty are left out."""
-
-    def __init__(self, *, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._rest = b""
-        self._count = 0
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """
-        Return the lines that *data* completes, each with its number; no data ends the last one.
-
-        A line that has outgrown the limit is not waited for: its beginning is a line already.
-        """
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if not data or len(self._rest) > self._max_bytes:
-            whole.append(self._rest)
-            self._rest = b""
-        numbered = list(enumerate(whole, self._count + 1))
-        self._count += len(whole)
-        return [(number, line) for number, line in numbered if line]
-
-
 class OutputStream:
     """Writes lines to a file descriptor, without a buffer between."""
 

@@ -1,0 +1,1 @@
+"""Several processes that share one public address: `nsq-gateway serve --workers N`."""

@@ -1,0 +1,81 @@
+"""What tests need to see and to hurt the workers of a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.gateway import RunningGateway, gateway_alone
+from tests.support.programs import Program
+
+_WAIT_S = 15.0
+TWO = ("0", "1")
+"""What the label says of two workers."""
+
+
+@asynccontextmanager
+async def two_workers(*flags: str) -> AsyncIterator[RunningGateway]:
+    """Run a gateway of two workers and their embedded broker."""
+    async with gateway_alone("--workers=2", "--log-format=json", *flags) as gateway:
+        yield gateway
+
+
+async def pid_of(program: Program, worker: int, *, other_than: int = 0) -> int:
+    """Return the process that a worker has got, or gets in place of *other_than*."""
+    pids = rf'"worker ready".*"worker": {worker}\b|"worker": {worker}\b.*"worker ready"'
+    found = await program.said(rf'^(?=.*(?:{pids}))(?!.*"pid": {other_than}\b).*"pid": (\d+)')
+    return int(found[1])
+
+
+async def get(gateway: RunningGateway, path: str) -> tuple[int, str]:
+    """Return what the management port answers."""
+    async with httpx.AsyncClient(
+        base_url=gateway.management_url, timeout=_WAIT_S, trust_env=False
+    ) as client:
+        answer = await client.get(path)
+        return answer.status_code, answer.text.strip()
+
+
+async def publish_anew(gateway: RunningGateway, topic: str, body: bytes = b"x") -> int:
+    """Publish on a connection of its own, which any worker may get; return the status."""
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=_WAIT_S, trust_env=False) as client:
+        answer = await client.post("/pub", content=body, params={"topic": topic})
+        return answer.status_code
+
+
+async def counts(gateway: RunningGateway, name: str, **labels: str) -> dict[str, float]:
+    """Return the value of a metric by worker."""
+    _, text = await get(gateway, "/metrics")
+    return {
+        sample.labels["worker"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"nsq_gateway_{name}" and labels.items() <= sample.labels.items()
+    }
+
+
+async def published(gateway: RunningGateway) -> dict[str, float]:
+    """Return the count of publishes that each worker has answered with OK."""
+    return await counts(gateway, "publish_requests_total", route="/pub", result="OK")
+
+
+async def is_gone(pid: int) -> None:
+    """Return once the process has ended, whoever reaps it."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,68 @@
+"""The planes of one process: where they listen, in which phase they are, what they leave."""
+
+from __future__ import annotations
+
+import httpx
+
+from gateway.listener import bind_tcp
+from gateway.nsqd_access import Nsqds, read_access
+from gateway.planes import Planes, longest_answer_s, longest_drain_s
+from gateway.settings import ServeSettings
+from gateway.web.health import Phase
+
+# An nsqlookupd that is not there: no nsqd is known, and none is needed.
+SETTINGS = ServeSettings(listen="127.0.0.1:0", lookupd_http_address=("127.0.0.1:1",))
+
+
+async def ping(address: str) -> int:
+    """Return the status of /ping."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return (await client.get(f"http://{address}/ping")).status_code
+
+
+async def test_they_answer_on_a_listener_that_somebody_else_bound() -> None:
+    """The address is that of the listener."""
+    planes = Planes(SETTINGS)
+    listener = bind_tcp("test", "127.0.0.1:0")
+    port = listener.getsockname()[1]
+    planes.adopt(listener)
+
+    lines = await planes.start(Nsqds((), ()), read_access(SETTINGS))
+    status = await ping(planes.address)
+    await planes.stop()
+
+    assert (200, f"127.0.0.1:{port}") == (status, planes.address)
+    assert ["no nsqd is known yet; publishes answer 503 until nsqlookupd names one"] == lines
+
+
+async def test_the_phase_goes_from_starting_to_draining() -> None:
+    """It is ready in between, and a drain does not close the port yet."""
+    planes = Planes(SETTINGS)
+    planes.bind()
+    phases = [planes.phase]
+
+    await planes.start(Nsqds((), ()), read_access(SETTINGS))
+    phases.append(planes.phase)
+    await planes.drain()
+    phases.append(planes.phase)
+    status = await ping(planes.address)
+    await planes.stop()
+
+    assert ([Phase.STARTING, Phase.READY, Phase.DRAINING], 200) == (phases, status)
+
+
+async def test_what_was_bound_and_never_started_is_given_back() -> None:
+    """A drain and a stop before the start are no error."""
+    planes = Planes(SETTINGS)
+    planes.bind()
+    await planes.drain()
+    await planes.stop()
+
+    bind_tcp("again", planes.address).close()
+
+
+def test_how_long_an_end_may_take_follows_from_the_settings() -> None:
+    """The drain window and the publish timeout are in it, each with some grace."""
+    settings = SETTINGS.model_copy(update={"drain_window_s": 30.0, "publish_timeout_ms": 7_000})
+
+    assert (40.0, 8.0) == (longest_drain_s(settings), longest_answer_s(settings))

@@ -1,0 +1,66 @@
+"""The metrics of several processes as one account."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.workers.accounts import Family, Merged, families
+
+
+def counted(apples: int) -> list[Family]:
+    """Return the metrics of a process that counted *apples*, as another process gets them."""
+    registry = CollectorRegistry()
+    Counter("apples", "Apples eaten.", ["kind"], registry=registry).labels("red").inc(apples)
+    Histogram("size", "Sizes.", buckets=(1, 2), registry=registry).observe(1.5)
+    received: list[Family] = json.loads(json.dumps(families(registry)))
+    return received
+
+
+def shown(**by_process: list[Family]) -> list[str]:
+    """Return the lines of the text format."""
+    return generate_latest(Merged(by_process)).decode().splitlines()
+
+
+def test_each_sample_says_whose_it_is() -> None:
+    """A metric has one help and one type, and the samples of all behind them."""
+    lines = shown(a=counted(1), b=counted(2))
+
+    assert [
+        "# HELP apples_total Apples eaten.",
+        "# TYPE apples_total counter",
+        'apples_total{kind="red",worker="a"} 1.0',
+        'apples_total{kind="red",worker="b"} 2.0',
+    ] == lines[:4]
+    assert len(lines) == len(set(lines))
+
+
+def test_a_histogram_stays_one() -> None:
+    """Its buckets are in order, for each process."""
+    lines = shown(a=counted(1))
+
+    assert [
+        'size_bucket{le="1.0",worker="a"} 0.0',
+        'size_bucket{le="2.0",worker="a"} 1.0',
+        'size_bucket{le="+Inf",worker="a"} 1.0',
+    ] == [line for line in lines if line.startswith("size_bucket")]
+
+
+def test_a_sample_that_names_a_worker_keeps_the_name() -> None:
+    """The supervisor counts things of each worker."""
+    registry = CollectorRegistry()
+    Counter("restarts", "Restarts.", ["worker"], registry=registry).labels(1).inc()
+
+    assert 'restarts_total{worker="1"} 1.0' in shown(supervisor=families(registry))
+
+
+@pytest.mark.parametrize("value,text", [(float("inf"), "+Inf"), (float("nan"), "NaN")])
+def test_values_that_are_no_numbers_come_through(value: float, text: str) -> None:
+    """A gauge may have any."""
+    registry = CollectorRegistry()
+    Gauge("level", "Level.", registry=registry).set(value)
+    received: list[Family] = json.loads(json.dumps(families(registry)))
+
+    assert f'level{{worker="0"}} {text}' in shown(**{"0": received})

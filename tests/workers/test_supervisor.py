@@ -1,0 +1,109 @@
+"""The parent of the workers: its start and its end; what clients see is in end_to_end/."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.errors import SettingsError, StartError
+from gateway.listener import bind_tcp
+from gateway.settings import ServeSettings
+from gateway.settings_common import flag_of
+from gateway.workers.supervisor import Supervisor
+from tests.support.gateway import become
+from tests.support.leftovers import nothing_left_behind
+
+FREE = "127.0.0.1:0"
+
+
+def settings(**values: object) -> ServeSettings:
+    """Return settings on free ports, with two workers."""
+    return ServeSettings.model_validate(
+        {
+            "listen": FREE,
+            "management_listen": FREE,
+            "broker_tcp_address": FREE,
+            "broker_http_address": FREE,
+            "drain_window_s": 0,
+            "workers": 2,
+            **values,
+        }
+    )
+
+
+async def test_the_start_says_the_shared_address_and_how_many_workers_there_are() -> None:
+    """It is the same for all; and the end leaves nothing."""
+    async with nothing_left_behind():
+        supervisor = Supervisor(settings())
+        lines = await supervisor.start()
+        ready = await become(supervisor.readiness, (True, "ready"))
+        await supervisor.drain()
+        draining = await supervisor.readiness()
+        await supervisor.stop()
+
+    where, management = supervisor.address, supervisor.management_address
+    assert lines[0].startswith("nsq-gateway 0.1.0 with its embedded broker (in memory; TCP 127.")
+    assert [
+        f"listening on http://{where} (management: http://{management}/readyz), 2 workers",
+        f"publish:    curl -d 'hello' 'http://{where}/pub?topic=greetings'",
+        f"subscribe:  ws://{where}/sub?topic=greetings&channel=readers",
+    ] == lines[1:]
+    assert ((True, "ready"), (False, "draining")) == (ready, draining)
+
+
+async def test_what_all_workers_tell_is_told_once() -> None:
+    """An nsqd that is not there is missed by each of them."""
+    with bind_tcp("test", FREE) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    supervisor = Supervisor(settings(nsqd_tcp_address=address))
+
+    lines = await supervisor.start()
+    await supervisor.stop()
+
+    assert 1 == sum(line.endswith("; trying again") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["listen", "management_listen", "broker_tcp_address"])
+async def test_an_address_that_is_taken_leaves_nothing_running(name: str) -> None:
+    """It is said before any worker starts, and the other addresses can be had again."""
+    with bind_tcp("another", FREE) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        supervisor = Supervisor(settings(**{name: address}))
+
+        async with nothing_left_behind():
+            with pytest.raises(StartError, match=f"cannot listen on {address}"):
+                await supervisor.start()
+
+    for freed in {supervisor.address, supervisor.management_address} - {FREE, address}:
+        bind_tcp("again", freed).close()
+
+
+@pytest.mark.parametrize("name", ["auth_secret_file", "admin_secret_file"])
+async def test_a_file_that_cannot_be_used_is_an_error_of_the_settings(name: str) -> None:
+    """It is said before any worker starts, with the name of the setting."""
+    supervisor = Supervisor(settings(**{name: "/nowhere"}))
+
+    with pytest.raises(SettingsError, match=flag_of(name)):
+        await supervisor.start()
+
+    assert FREE == supervisor.address
+
+
+async def test_a_worker_that_does_not_start_is_told_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One is as bad as all: the settings are the same."""
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+
+    async with nothing_left_behind():
+        with pytest.raises(StartError, match="cannot be started"):
+            await Supervisor(settings()).start()
+
+
+async def test_a_start_that_is_cut_short_leaves_nothing() -> None:
+    """Processes that have begun are ended."""
+    async with nothing_left_behind():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await Supervisor(settings()).start()
