@@ -45,7 +45,7 @@ format: setup ## write every file as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench witnesses ## measure beside the real nsqd and print ratios; needs Go and wrk
+bench: $(VENV)/.bench witnesses tools/bin/steady ## measure beside the real nsqd and print ratios; needs Go and wrk
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # ---- The environment -------------------------------------------------------------------------
@@ -87,6 +87,10 @@ tools/bin/go-nsq-%: tools/%/main.go tools/measure/measure.go tools/go.mod tools/
 # A module of its own, so that what it needs changes nothing of what nsqd is built from.
 tools/bin/toxiproxy-server: tools/toxiproxy/go.mod tools/toxiproxy/go.sum
 	cd tools/toxiproxy && $(GO_BUILD) -o ../bin/$(@F) github.com/Shopify/toxiproxy/v2/cmd/server
+
+# The load of a constant rate, which only benchmarks need.
+tools/bin/steady: tools/steady/main.go tools/steady/go.mod tools/steady/go.sum
+	cd tools/steady && $(GO_BUILD) -o ../bin/$(@F) .
 
 # Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
 offer-witnesses:

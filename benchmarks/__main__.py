@@ -8,12 +8,15 @@ import os
 import platform
 import time
 
-from benchmarks import broker, client, delivery, latency, memory, publish
+from benchmarks import broker, client, delivery, latency, memory, overload, publish, tail, workers
 from benchmarks.harness import ROOT, WITNESSES
 from benchmarks.table import HEAD
 
 BENCHMARKS = {
     "publish": publish.plan,
+    "tail": tail.plan,
+    "workers": workers.plan,
+    "overload": overload.plan,
     "delivery": delivery.plan,
     "latency": latency.plan,
     "memory": memory.plan,

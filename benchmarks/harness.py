@@ -131,8 +131,8 @@ def real_nsqd(
 
 
 @contextlib.contextmanager
-def gateway(nsqd: Server) -> Iterator[Server]:
-    """Run the gateway in front of *nsqd*; its `tcp` is nsqd's."""
+def gateway(nsqd: Server, *flags: str) -> Iterator[Server]:
+    """Run the gateway in front of *nsqd*, with *flags* of its own; its `tcp` is nsqd's."""
     public, management = free_port(), free_port()
     arguments = [
         *(sys.executable, "-m", "gateway", "serve", "--log-level=warning"),
@@ -140,9 +140,24 @@ def gateway(nsqd: Server) -> Iterator[Server]:
         f"--management-listen=127.0.0.1:{management}",
         f"--nsqd-tcp-address={nsqd.tcp}",
         f"--nsqd-http-address={nsqd.http}",
+        *flags,
     ]
-    with running(arguments, ports=[public]) as pid:
+    with running(arguments, ports=[public, management]) as pid:
+        _wait_until_ready(f"127.0.0.1:{management}")
         yield Server(pid, nsqd.tcp, f"127.0.0.1:{public}")
+
+
+def _wait_until_ready(management: str) -> None:
+    """Wait until everything has started: with workers, each of them."""
+    end = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < end:
+        connection = http.client.HTTPConnection(management, timeout=_HTTP_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == http.HTTPStatus.OK:
+                return
+        time.sleep(0.02)
+    raise SystemExit(f"the gateway is not ready after {_START_TIMEOUT_S:g} s")
 
 
 @contextlib.contextmanager
@@ -177,9 +192,19 @@ def published(nsqd: Server) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has used, user and system, in steps of 10 ms."""
+    """
+    Return the processor time that a process and its children have used, in steps of 10 ms.
+
+    User and system; children that have ended are left out.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    own = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    children = [
+        child
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    return own + sum(cpu_seconds(int(child)) for child in children)
 
 
 def resident_bytes(pid: int) -> int:

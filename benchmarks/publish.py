@@ -36,6 +36,8 @@ class Load:
     connections: int
     body_bytes: int
     lines: int = 1
+    goal: float | None = None
+    """The lowest ratio to nsqd's own rate that we want."""
 
     @property
     def name(self) -> str:
@@ -51,13 +53,13 @@ class Load:
 
 
 LOADS = (
-    Load("/pub", 1, 200),
-    Load("/pub", 8, 200),
-    Load("/pub", 64, 200),
-    Load("/pub", 256, 200),
-    Load("/pub", 64, 1_024),
-    Load("/pub", 64, 65_536),
-    Load("/mpub", 64, 200, lines=100),
+    Load("/pub", 1, 200, goal=0.5),
+    Load("/pub", 8, 200, goal=0.5),
+    Load("/pub", 64, 200, goal=1.2),
+    Load("/pub", 256, 200, goal=1.3),
+    Load("/pub", 64, 1_024, goal=1.0),
+    Load("/pub", 64, 65_536, goal=0.4),
+    Load("/mpub", 64, 200, lines=100, goal=0.6),
 )
 
 
@@ -80,14 +82,15 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
             real_nsqd(mem_queue_messages=KEPT_MESSAGES) as peer,
         ):
             sides = {
-                "ours": partial(_ask_for, load, ours, behind, seconds),
-                "nsqd": partial(_ask_for, load, peer, peer, seconds),
+                "ours": partial(ask_for, load, ours, behind, seconds),
+                "nsqd": partial(ask_for, load, peer, peer, seconds),
             }
             spent = in_turn(sides, rounds=rounds)
-        yield _row(load, spent["ours"], spent["nsqd"])
+        yield row(load.name, spent["ours"], spent["nsqd"], goal=load.goal)
 
 
-def _row(load: Load, ours: list[Spent], peers: list[Spent]) -> Row:
+def row(name: str, ours: list[Spent], peers: list[Spent], *, goal: float | None) -> Row:
+    """Return the row of two rates, with what they cost."""
     cpu, peer_cpu, share, peer_share = (
         statistics.median(column)
         for column in (
@@ -98,11 +101,13 @@ def _row(load: Load, ours: list[Spent], peers: list[Spent]) -> Row:
         )
     )
     note = f"CPU {cpu:.0f} ÷ {peer_cpu:.0f} µs; wrk {share:.0%} and {peer_share:.0%} of a core"
+    if goal is not None:
+        note += f"; goal: {goal} at least"
     rates, peer_rates = ([each.rate for each in side] for side in (ours, peers))
-    return compare(load.name, "requests/s", rates, peer_rates, note)
+    return compare(name, "requests/s", rates, peer_rates, note)
 
 
-def _ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Spent:
+def ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Spent:
     """Ask for some seconds, and hold the answers against what nsqd has counted."""
     before, cpu, load_cpu = published(nsqd), cpu_seconds(asked.pid), _children_cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
