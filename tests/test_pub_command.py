@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,11 +14,17 @@ import pytest
 from tests.support.gateway import become, gateway_with_nsqd
 from tests.support.mortal_broker import free_port
 from tests.support.nsqd import RealNsqd, real_nsqd, real_nsqlookupd
-from tests.support.shell import Account, account_of, run, shell
+from tests.support.shell import Account, account_of, bodies_of, run, shell
+from tests.support.terminal import terminal
 
 pytestmark = pytest.mark.nsqd
 
 TOPIC = "orders"
+
+
+def prefixed(*bodies: bytes) -> bytes:
+    """Return *bodies*, each behind its length."""
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
 class Place:
@@ -32,12 +37,8 @@ class Place:
 
     async def bodies(self) -> list[bytes]:
         """Return every message, by another command."""
-        count = str(await self.account.message_count())
-        status, output, errors = await run(
-            "sub", TOPIC, "c", "-n", count, settings={"nsqd_tcp_address": self.nsqd.tcp_address}
-        )
-        assert (0, "") == (status, errors)
-        return output.removesuffix(b"\n").split(b"\n")
+        count = await self.account.message_count()
+        return await bodies_of(self.nsqd.tcp_address, TOPIC, count)
 
 
 @pytest.fixture(params=["nsqd", "lookupd", "gateway"])
@@ -73,6 +74,72 @@ async def test_each_line_is_a_message(place: Place) -> None:
 
     assert (0, b"", "") == outcome
     assert [b"one", b"two \r", b"\xff", b"last"] == await place.bodies()
+
+
+async def test_a_message_behind_its_length_holds_what_it_likes(place: Place) -> None:
+    """Newlines too, wherever it goes."""
+    bodies = [b"one\ntwo", b"\n", b"\0\xff", b"last"]
+    flags = ("--framing", "length-prefixed")
+
+    outcome = await run(
+        "pub", TOPIC, *flags, given=prefixed(*bodies, b"\n" * 1_048_576), settings=place.settings
+    )
+
+    assert (0, b"", "") == outcome
+    assert [*bodies, b"\n" * 1_048_576] == await place.bodies()
+
+
+async def test_another_byte_may_end_a_line(nsqd: Place) -> None:
+    """As `find -print0` writes it."""
+    flags = ("--delimiter", r"\0")
+
+    outcome = await run("pub", TOPIC, *flags, given=b"a\nb\0\0c", settings=nsqd.settings)
+
+    assert (0, b"", "") == outcome
+    assert [b"a\nb", b"c"] == await nsqd.bodies()
+
+
+@pytest.mark.parametrize(
+    "end,complaint",
+    [
+        (b"\0\0\0\x05abcd", "its length is 5 bytes, and the input ends after 4 of them"),
+        (b"\0\x10\0\x01", "its length is 1048577 bytes; allowed: 1 to 1048576 (--max-msg-size)"),
+    ],
+)
+async def test_what_is_no_message_is_named_and_those_before_it_are_published(
+    end: bytes, complaint: str, nsqd: Place
+) -> None:
+    """Number, offset, value and limit; tail gives the input from there on."""
+    flags = ("--framing", "length-prefixed")
+
+    status, _, errors = await run(
+        "pub", TOPIC, *flags, given=prefixed(b"one", b"two") + end, settings=nsqd.settings
+    )
+
+    assert (1, f"nsq-gateway: message 3 at offset 14 not published: {complaint}\n") == (
+        status,
+        errors.splitlines(keepends=True)[0],
+    )
+    assert "2 messages before are published; to go on from there: tail -c +15\n" in errors
+    assert [b"one", b"two"] == await nsqd.bodies()
+
+
+@pytest.mark.parametrize(
+    "flags,complaint",
+    [
+        (("--delimiter", "ab"), "--delimiter is 'ab'; allowed: one byte, or"),
+        (("--delimiter", ",", "--framing", "length-prefixed"), "--delimiter: it is for --framing"),
+        (("--framing", "xml"), "'xml' is not one of 'lines', 'length-prefixed'"),
+        (("--retry-for-s", "-1"), "allowed: 0 to 86 400 s"),
+    ],
+)
+async def test_wrong_use_is_told_before_anything_is_read(
+    flags: tuple[str, ...], complaint: str
+) -> None:
+    """With what is right."""
+    status, _, errors = await run("pub", TOPIC, *flags)
+
+    assert (2, True) == (status, complaint in errors)
 
 
 async def test_many_lines_are_all_published(place: Place) -> None:
@@ -143,7 +210,9 @@ async def test_where_nobody_answers_nothing_is_published(setting: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     where = f"http://{address}" if setting == "url" else address
 
-    status, _, errors = await run("pub", TOPIC, given=b"one\n", settings={setting: where})
+    status, _, errors = await run(
+        "pub", TOPIC, "--retry-for-s", "0", given=b"one\n", settings={setting: where}
+    )
 
     assert (1, True) == (status, "line 1 not published: " in errors)
     assert address in errors
@@ -170,20 +239,28 @@ async def test_an_interruption_leaves_what_is_answered(
         command.signal(number)
         status, _, errors = await command.end()
 
-    assert (130, "nsq-gateway: interrupted; 2 messages are published\n") == (status, errors)
+    told = "interrupted; 2 messages before are published; to go on from there: tail -n +3"
+    assert (130, f"nsq-gateway: {told}\n") == (status, errors)
     assert 2 == await place.account.message_count()
 
 
 async def test_a_person_at_a_terminal_sees_how_far_it_is(nsqd: Place) -> None:
     """And nobody else: what a script logs has no progress in it."""
-    ours, theirs = pty.openpty()
+    with terminal() as screen:
+        async with shell("pub", TOPIC, settings=nsqd.settings, stderr=screen.descriptor) as command:
+            await command.write(b"hello\n" * 9)
+            await screen.shows(r"\r\x1b\[K9 messages, 45 B, [0-9.]+/s, 0:0\d\r")
+            await command.end(b"hello")
+        await screen.shows(r"\r\x1b\[K10 messages, 50 B, [0-9.]+/s, 0:0\d\r?\n")
 
-    async with shell("pub", TOPIC, settings=nsqd.settings, stderr=theirs) as command:
-        await command.end(b"hello\n" * 10)
 
-    assert b"10 messages, 50 B, " in os.read(ours, 10_000)
-    os.close(ours)
-    os.close(theirs)
+async def test_who_asks_is_told_the_sum(nsqd: Place) -> None:
+    """One line, terminal or not."""
+    outcome = await run("pub", TOPIC, "-v", given=b"one\ntwo\n", settings=nsqd.settings)
+
+    status, _, errors = outcome
+    assert 0 == status
+    assert re.fullmatch(r"nsq-gateway: 2 messages, 6 B, [0-9.]+/s, 0:0\d\n", errors)
 
 
 async def test_an_empty_input_is_done() -> None:

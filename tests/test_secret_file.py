@@ -61,3 +61,9 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(path: str) -> Non
     """In the system's words."""
     with pytest.raises(SettingsError, match="the path of a file that holds the secret; "):
         read_secret_file(path)
+
+
+def test_the_setting_that_names_the_file_is_named() -> None:
+    """There are several of them."""
+    with pytest.raises(SettingsError, match=r"^--admin-secret-file is '/nowhere/secret'; "):
+        read_secret_file("/nowhere/secret", "--admin-secret-file")

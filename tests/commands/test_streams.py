@@ -1,4 +1,4 @@
-"""Standard input and output beside an event loop: cut into lines, never in its way."""
+"""Standard input and output beside an event loop, and never in its way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from gateway.commands.streams import InputStream, Lines, OutputStream, reader_is_gone
+from gateway.commands.streams import InputStream, OutputStream, reader_is_gone
 
 BLOCK = 65_536
 """What a pipe holds on Linux."""
@@ -22,35 +22,6 @@ def pipe() -> tuple[int, int]:
     They stay open: a thread that a test left behind would read from whatever had their numbers.
     """
     return os.pipe()
-
-
-@pytest.mark.parametrize("step", [1, 2, 3, 5, 64])
-def test_lines_do_not_depend_on_how_the_input_is_cut(step: int) -> None:
-    """Numbers count every line, empty ones too; the last one needs no newline."""
-    text = b"one\n\nthree \r\n\xff\n\nlast"
-    lines = Lines(max_bytes=100)
-
-    found = []
-    for start in range(0, len(text), step):
-        found += lines.feed(text[start : start + step])
-    found += lines.feed(b"")
-
-    assert [(1, b"one"), (3, b"three \r"), (4, b"\xff"), (6, b"last")] == found
-
-
-def test_an_input_that_ends_with_a_newline_has_no_line_behind_it() -> None:
-    """As every text file does."""
-    lines = Lines(max_bytes=100)
-
-    assert ([(1, b"one")], []) == (lines.feed(b"one\n"), lines.feed(b""))
-
-
-def test_a_line_that_outgrows_the_limit_is_not_waited_for() -> None:
-    """Its beginning is given, longer than the limit: nothing more of it is gathered."""
-    lines = Lines(max_bytes=4)
-
-    assert [(1, b"ab")] == lines.feed(b"ab\nabcd")
-    assert [(2, b"abcde")] == lines.feed(b"e")
 
 
 async def test_input_comes_as_it_is_there_and_ends_empty(pipe: tuple[int, int]) -> None:

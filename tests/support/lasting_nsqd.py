@@ -46,6 +46,22 @@ class LastingNsqd:
         self.nsqd.process.kill()
         await self.nsqd.process.wait()
 
+    async def end(self) -> None:
+        """End by SIGTERM; return once it has ended, with everything on its disk."""
+        self.nsqd.process.terminate()
+        await self.nsqd.process.wait()
+
+    async def settle(self) -> None:
+        """
+        After `kill`: let its queues write down where their files end; it has ended as before.
+
+        A queue that was killed goes on in a new file, and says so on its disk only at the next
+        sync: killed again before, it would write over what it had answered OK to
+        (go-diskqueue, retrieveMetaData).
+        """
+        async with real_nsqd(*self._flags):
+            pass
+
     def _move(self) -> None:
         self._tcp_port, self._http_port = free_port(), free_port()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -94,6 +96,18 @@ async def run(
     """Run ``nsq-gateway`` to its end; return status, standard output and standard error."""
     async with shell(*arguments, settings=settings) as command:
         return await command.end(given)
+
+
+async def bodies_of(tcp_address: str, topic: str, count: int) -> list[bytes]:
+    """Return the bodies of *count* messages of channel "c", which are finished by that."""
+    arguments = ("sub", topic, "c", "--json", "-n", str(count))
+    status, output, errors = await run(*arguments, settings={"nsqd_tcp_address": tcp_address})
+    assert (0, "") == (status, errors)
+    messages = [json.loads(line) for line in output.splitlines()]
+    return [
+        message["body"].encode() if "body" in message else b64decode(message["body_base64"])
+        for message in messages
+    ]
 
 
 class Account:

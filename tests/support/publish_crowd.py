@@ -1,0 +1,216 @@
+"""
+Many clients that publish over HTTP on connections they keep, each message unlike any other.
+
+Every request and its answer is kept, for `publish_account`. Nothing here looks at a clock: who
+makes faults waits for so many answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.support.publish_account import LOST, FaultLog, Posted
+from tests.support.publish_requests import Mix, Request, requests
+from tests.support.raw_http import RawAnswer
+
+_WAIT_S = 30.0
+_CLIENTS = 32
+_ENOUGH_IN_A_ROW = 3
+
+
+@dataclass(eq=False)
+class _Wait:
+    """Somebody waits for so many more answers."""
+
+    statuses: Collection[int]
+    left: int
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class PublishCrowd:
+    """The clients; make one with `publish_crowd`."""
+
+    def __init__(self, address: str, faults: FaultLog, mix: Mix) -> None:
+        self.posted: list[Posted] = []
+        """Every request that has ended, in the order of their ends."""
+        self._address = address
+        self._faults = faults
+        self._waits: list[_Wait] = []
+        self._streaks: dict[int, int] = {}
+        self._have_recovered = asyncio.Event()
+        self._goes_home = False
+        self._clients = [
+            asyncio.create_task(self._live(number, mix), name=f"client {number}")
+            for number in range(_CLIENTS)
+        ]
+
+    async def sees(self, count: int, *statuses: int) -> None:
+        """Return after *count* more answers that have one of *statuses*, or any."""
+        wait = _Wait(statuses or (200, 400, 413, 503, 504), count)
+        self._waits.append(wait)
+        await self._in_time(wait.is_over.wait())
+
+    async def has_seen(self, count: int) -> None:
+        """Return when so many requests have had an answer since the crowd came."""
+        missing = count - sum(posted.status != LOST for posted in self.posted)
+        if missing > 0:
+            await self.sees(missing)
+
+    async def recovers(self) -> None:
+        """Return when each client has had a few answers of 200 in a row, to new requests."""
+        self._streaks = dict.fromkeys(range(_CLIENTS), 0)
+        self._have_recovered.clear()
+        await self._in_time(self._have_recovered.wait())
+
+    async def ends(self) -> None:
+        """Return when every client has had its last answer, or found nobody to ask."""
+        self._goes_home = True
+        async with asyncio.timeout(_WAIT_S):
+            await asyncio.gather(*self._clients)
+
+    async def leaves(self) -> None:
+        """Return when nobody is there, whatever was unanswered."""
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _in_time(self, event: Awaitable[object]) -> None:
+        """Wait for *event*; a client that fails ends the wait, and the test."""
+        waiting = asyncio.ensure_future(event)
+        done, _ = await asyncio.wait(
+            {waiting, *self._clients}, timeout=_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if waiting in done:
+            return
+        waiting.cancel()
+        for client in done:
+            await client
+        last = "\n".join(str(posted) for posted in self.posted[-_CLIENTS:])
+        message = f"that did not come; the last of {len(self.posted)} answers:\n{last}"
+        raise TimeoutError(message)
+
+    # One client
+
+    async def _live(self, number: int, mix: Mix) -> None:
+        """Ask one thing after the other; who finds nobody goes home."""
+        connection: _Connection | None = None
+        try:
+            for request in requests(f"c{number}", mix):
+                if self._goes_home:
+                    return
+                connection = connection or await _Connection.open(self._address)
+                streaks = self._streaks
+                posted = Posted(
+                    request.bodies,
+                    request.expected,
+                    is_whole=request.sent_bytes is None,
+                    begun_in=self._faults.moment,
+                )
+                stays = await connection.ask(request, posted)
+                self._take(posted)
+                if request.expected == 200 and streaks is self._streaks:
+                    self._lengthen_streak(number, is_good=posted.status == 200)
+                if not stays:
+                    connection.close()
+                    connection = None
+        except ConnectionError:  # while connecting: `ask` keeps its own to itself
+            return
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _take(self, posted: Posted) -> None:
+        posted.ended_in = self._faults.moment
+        self.posted.append(posted)
+        for wait in self._waits[:]:
+            if posted.status in wait.statuses:
+                wait.left -= 1
+                if wait.left == 0:
+                    self._waits.remove(wait)
+                    wait.is_over.set()
+
+    def _lengthen_streak(self, number: int, *, is_good: bool) -> None:
+        if number in self._streaks:
+            self._streaks[number] = self._streaks[number] + 1 if is_good else 0
+            if min(self._streaks.values()) >= _ENOUGH_IN_A_ROW:
+                self._have_recovered.set()
+
+
+@asynccontextmanager
+async def publish_crowd(address: str, faults: FaultLog, mix: Mix) -> AsyncIterator[PublishCrowd]:
+    """Let clients publish at *address* (host:port) until the block ends."""
+    crowd = PublishCrowd(address, faults, mix)
+    try:
+        yield crowd
+    finally:
+        await crowd.leaves()
+
+
+class _Connection:
+    """One connection over HTTP/1.1, one request after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, address: str) -> _Connection:
+        """Connect to *address*, host:port."""
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def ask(self, request: Request, posted: Posted) -> bool:
+        """Send *request*, note the answer in *posted*; tell whether another may follow."""
+        head = (
+            f"POST {request.target} HTTP/1.1\r\nHost: gateway\r\n"
+            f"Content-Length: {len(request.content)}\r\n\r\n"
+        ).encode()
+        try:
+            self._writer.write(head + request.content[: request.sent_bytes])
+            await self._writer.drain()
+            if request.expected == LOST:
+                return False
+            answer = await self._answer()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return False
+        _check(answer)
+        posted.status, posted.token = answer.status, answer.message
+        return answer.headers.get("connection") != "close"
+
+    async def _answer(self) -> RawAnswer:
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").rstrip().split("\r\n")
+        headers = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        body = await self._reader.readexactly(int(headers["content-length"]))
+        return RawAnswer(status=int(first.split()[1]), headers=headers, body=body)
+
+    def close(self) -> None:
+        """Go, whatever is still to come."""
+        self._writer.transport.abort()
+
+
+_TOKENS = {
+    400: {"MSG_EMPTY", "INVALID_TOPIC"},
+    413: {"MSG_TOO_BIG", "BAD_MESSAGE"},
+    503: {"NO_BROKER", "OVERLOADED", "EXITING"},
+    504: {"OUTCOME_UNKNOWN"},
+}
+
+
+def _check(answer: RawAnswer) -> None:
+    """Hold an answer against what its status says besides: try again, and when, or do not."""
+    if answer.status == 200:
+        assert b"OK" == answer.body
+        return
+    problem = json.loads(answer.body)
+    is_retryable = answer.status == 503
+    assert answer.message in _TOKENS[answer.status], answer
+    assert (answer.status, is_retryable) == (problem["status"], problem["retryable"])
+    assert is_retryable == answer.headers.get("retry-after", "").isdigit()
