@@ -252,14 +252,14 @@ class HttpProtocol(HttpToolsProtocol):
         if route is None and (b"%" in path or not path.startswith(b"/")):
             path, raw_query = unusual_target(self.url)
             route = _ROUTES.get(path)
-        self._is_in_head = False
         if route is None or self.parser.get_method() != b"POST":
+            self._is_in_head = False
             self._hand_over()
             return
-        parser = self.parser
-        stays = version == "1.1" and parser.should_keep_alive() and not parser.should_upgrade()
+        stays = version == "1.1" and self.parser.should_keep_alive()
         head = read_head(route, raw_query, self.headers)
-        exchange = Exchange(self, head, keep_alive=stays)
+        self._is_in_head = False
+        exchange = Exchange(self, head, keep_alive=stays and not self.parser.should_upgrade())
         exchange.expects_continue = self.expect_100_continue
         is_first = self._is_idle
         self.cycle = exchange

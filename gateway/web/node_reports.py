@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -32,10 +32,13 @@ _NUMBERS = re.compile(r"\d+")
 _HEALTHY = "OK"
 
 
+_Version: TypeAlias = Annotated[str, msgspec.Meta(max_length=100)]
+
+
 class _Stats(msgspec.Struct):
     """What is looked at of /stats; nsqd says null where it has none."""
 
-    version: str
+    version: _Version
     health: str
     start_time: int
     topics: list[_Fields] | None
@@ -45,7 +48,7 @@ class _Stats(msgspec.Struct):
 class _Info(msgspec.Struct):
     """What is looked at of /info; an nsqd of another version may have less."""
 
-    version: str
+    version: _Version
     max_heartbeat_interval: int | None = None
     max_output_buffer_size: int | None = None
     max_output_buffer_timeout: int | None = None
@@ -164,7 +167,10 @@ def _read(
             errors[answer.node] = why_not(answer)
             continue
         try:
+            answer.body.decode()  # what is handed on unread is text at least
             read = decoder.decode(answer.body)
+            for topic in getattr(read, "topics", None) or ():
+                _name_of(topic)
             reports.append(_Report(answer.node, _fields.decode(answer.body), read))
         except (ValueError, RecursionError) as error:
             errors[answer.node] = f"its answer cannot be read: {error}"
@@ -186,8 +192,12 @@ def _tagged(reports: Sequence[_Report], key: str) -> list[dict[str, Any]] | None
 
 
 def _name_and_node(topic: dict[str, Any]) -> tuple[str, str]:
+    return _name_of(topic), topic["node"]
+
+
+def _name_of(topic: Mapping[str, Any]) -> str:
     name = topic.get("topic_name")
-    return "" if name is None else _names.decode(name), topic["node"]
+    return "" if name is None else _names.decode(name)
 
 
 def _nodes(reports: Mapping[str, _Fields], errors: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ EVERY_PAGE = "*"
 """On the list it stands for every page there is, one without an origin (``null``) included."""
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
-_HOST_AND_PORT = re.compile(rb"(\[[^\]]*\]|[^:]*)(?::[0-9]*)?")
+_HOST_AND_PORT = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
 _SHOWN = 100
 _MAX_AGE_S = 600
 """How long a browser may remember what a preflight was told; more than most of them do."""
@@ -136,7 +136,7 @@ def _is_same(origin: bytes, host: bytes) -> bool:
     """Tell whether the page of *origin* came from *host*; ``null`` never did."""
     scheme, separator, origin_host = origin.lower().partition(b"://")
     host = host.lower()
-    if not separator or not host:
+    if not (scheme and separator and host):
         return False
     port = _DEFAULT_PORTS.get(scheme, b":")
     return origin_host.removesuffix(port) == host.removesuffix(port)
@@ -148,7 +148,7 @@ def _is_of_this_machine(host: bytes) -> bool:
     if found is None:
         return False
     name = found[1].decode("latin-1")
-    if name == "localhost" or name.endswith(".localhost"):
+    if name == "localhost" or name.removesuffix(".localhost") not in {name, ""}:
         return True
     try:
         ipaddress.ip_address(name.strip("[]"))

@@ -43,6 +43,11 @@ logger = get_logger()
 PUB = "/pub"
 MPUB = "/mpub"
 
+_APART_BYTES = 48
+"""What CPython takes for a body besides its bytes: the object, and its place in a list."""
+_LEAST_BINARY_BYTES = 5
+"""A message in binary: its size, and one byte."""
+
 _MAX_TARGETS = 1_024
 _MAX_TARGET_BYTES = 512
 
@@ -105,21 +110,23 @@ def read_head(route: str, raw_query: bytes, headers: Iterable[tuple[bytes, bytes
     size_bytes = None
     request_id = None
     host = b""
-    origins: tuple[bytes, ...] = ()
-    authorization: tuple[bytes, ...] = ()
+    origins: list[bytes] = []
+    authorization: list[bytes] = []
     for name, value in headers:
         if name == b"content-length":
-            # The parser has refused what is no number.
-            size_bytes = int(value)
+            # The parser has refused what is no number, or above 64 bits; zeros may be before it.
+            size_bytes = int(value.lstrip(b"0") or b"0")
         elif name == b"host":
             host = value
         elif name == b"authorization":
-            authorization = (*authorization, value)
+            authorization.append(value)
         elif name == b"origin":
-            origins = (*origins, value)
+            origins.append(value)
         elif name == b"x-request-id":
             request_id = value
-    return Head(route, raw_query, size_bytes, request_id, host, origins, authorization)
+    return Head(
+        route, raw_query, size_bytes, request_id, host, tuple(origins), tuple(authorization)
+    )
 
 
 class KnownPublish(msgspec.Struct, frozen=True, gc=False):
@@ -209,19 +216,36 @@ class PublishPlane:
 
         Raises:
             InvalidRequest: The body, the query, the topic or ``defer``; *done* is not called.
+            RateLimited, Overloaded: It is too much, for the caller or for all of them.
         """
         if head.route == PUB:
             check_body(len(body), limit_bytes=self._limits.max_msg_size_bytes)
             topic, defer_ms = self._pub_target(head.raw_query)
-            bodies: Sequence[bytes] = (body,)
-        else:
-            topic, is_binary_body = self._mpub_target(head.raw_query)
-            defer_ms = 0
+            self._charge(secret, peer, messages=1)
+            self.publisher.begin(topic, (body,), done, defer_ms=defer_ms, secret=secret)
+            return
+        topic, is_binary_body = self._mpub_target(head.raw_query)
+        # A message of two bytes takes fifty: what the bodies are apart has to be bounded too.
+        messages = _announced(body) if is_binary_body else body.count(b"\n") + 1
+        apart_bytes = _APART_BYTES * min(messages, self._limits.max_mpub_count)
+        self.publisher.hold(apart_bytes)
+
+        def told(error: GatewayError | None) -> None:
+            self.publisher.release(apart_bytes)
+            done(error)
+
+        try:
             bodies = self._split(body, is_binary_body=is_binary_body)
+            self._charge(secret, peer, messages=len(bodies))
+            self.publisher.begin(topic, bodies, told, secret=secret)
+        except Exception:
+            self.publisher.release(apart_bytes)
+            raise
+
+    def _charge(self, secret: Secret | None, peer: str, *, messages: int) -> None:
         if self._quota is not None:
             now = asyncio.get_running_loop().time()
-            self._quota.charge(self._caller(secret, peer), len(bodies), now)
-        self.publisher.begin(topic, bodies, done, defer_ms=defer_ms, secret=secret)
+            self._quota.charge(self._caller(secret, peer), messages, now)
 
     def _split(self, body: bytes, *, is_binary_body: bool) -> list[bytes]:
         if not is_binary_body:
@@ -292,6 +316,11 @@ class PublishPlane:
         """Return the topic of a request that got as far as an nsqd."""
         target = self._pub_target if head.route == PUB else self._mpub_target
         return target(head.raw_query)[0]
+
+
+def _announced(body: bytes) -> int:
+    """Return how many messages a binary *body* says that it has, as far as it has room for them."""
+    return min(int.from_bytes(body[:4], "big"), len(body) // _LEAST_BINARY_BYTES)
 
 
 def _remember(targets: dict[bytes, T], raw_query: bytes, target: T) -> None:

@@ -176,3 +176,60 @@ async def test_an_address_that_cannot_be_read_is_refused(
         answers = await read_answer(raw), await speak(served.address, request)
 
     assert [(400, "INVALID_REQUEST")] * 2 == [(each.status, each.message) for each in answers]
+
+
+async def test_zeros_before_a_length_are_only_zeros(publisher: WaitingPublisher) -> None:
+    """Python reads no number of more than 4 300 digits."""
+    async with public_http(publisher) as served, raw_socket(served.address) as raw:
+        await raw.send(HEAD + b"Content-Length: " + b"0" * 5_000 + b"2\r\n\r\nab")
+        await until(lambda: bool(publisher.waiting))
+        publisher.waiting.pop()(None)
+
+        assert 200 == (await read_answer(raw)).status
+    assert [PUBLISHED] == publisher.published
+
+
+async def test_a_large_message_that_comes_in_many_reads_is_one(
+    publisher: WaitingPublisher,
+) -> None:
+    """Only heads are held to the bound of heads."""
+    body = b"x" * LARGE.max_msg_size_bytes
+    async with public_http(publisher, LARGE) as served, raw_socket(served.address) as raw:
+        await raw.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await until(lambda: bool(publisher.waiting))
+        publisher.waiting.pop()(None)
+
+        assert 200 == (await read_answer(raw)).status
+    assert ([("t", [body], 0)], 0) == (publisher.published, publisher.held_bytes)
+
+
+@pytest.mark.parametrize(
+    "target,body",
+    [
+        ("/mpub?topic=t", b"ab\n" * 1_000),
+        ("/mpub?topic=t&binary=true", b"\0\0\3\xe8" + b"\0\0\0\2ab" * 1_000),
+    ],
+    ids=["lines", "binary"],
+)
+async def test_what_many_messages_take_apart_is_counted_until_they_are_answered(
+    target: str, body: bytes, publisher: WaitingPublisher
+) -> None:
+    """A message of two bytes takes more than its bytes, and memory is what is bounded."""
+    async with public_http(publisher, LARGE) as served, raw_socket(served.address) as raw:
+        head = f"POST {target} HTTP/1.1\r\nHost: g\r\nContent-Length: {len(body)}\r\n\r\n"
+        await raw.send(head.encode() + body)
+        await until(lambda: bool(publisher.waiting))
+        held_bytes = publisher.held_bytes
+        publisher.waiting.pop()(None)
+
+        assert 200 == (await read_answer(raw)).status
+    assert 40_000 < held_bytes < 60_000
+    assert 0 == publisher.held_bytes
+
+
+async def test_an_mpub_that_is_refused_is_counted_no_more(publisher: WaitingPublisher) -> None:
+    """Whatever is wrong with it."""
+    async with public_http(publisher, LARGE) as served:
+        answer = await served.http.post("/mpub?topic=t&binary=true", content=b"\0\0\0\2\0\0\0\1a")
+
+    assert (413, 0) == (answer.status_code, publisher.held_bytes)

@@ -152,6 +152,10 @@ def test_null_means_that_nobody_has_any(
         b"[" * 100_000,
         b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[1]}',
         b'{"version":"1.3.0","health":"OK","start_time":"1","topics":[]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"topic_name":5}]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"topic_name":"\xff"}]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"other":"\xff"}]}',
+        b'{"version":"' + b"9" * 5_000 + b'","health":"OK","start_time":1,"topics":[]}',
     ],
 )
 def test_an_answer_that_is_none_is_an_error_of_its_node(bad: bytes) -> None:

@@ -134,6 +134,10 @@ def test_a_page_of_this_machine_is_our_own_on_its_port(host: bytes) -> None:
         b"a:b:c",
         b"[rebound]",
         b"localhost:80:80",
+        b".localhost",
+        b"rebound.example.org#.localhost",
+        b"rebound.example.org/.localhost",
+        b"[fe80::1%rebound.example.org]",
         b"\xff",
     ],
 )
