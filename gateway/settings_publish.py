@@ -32,7 +32,8 @@ class PublishSettings(LimitSettings):
     publish_rate_limit: float | None = number(
         None,
         "What one caller may publish, in each process; more is answered 429. A caller is who "
-        "brings the same secret, else who comes from the same address. None: any rate.",
+        "brings the same secret, where nsqd asks for one, else who comes from the same address. "
+        "None: any rate.",
         (0.001, 10_000_000),
         "messages a second",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.errors import GatewayError, Overloaded
+from gateway.errors import GatewayError, InvalidRequest, Overloaded
 from gateway.secret import Secret
 from gateway.web.answers import Answer
 from gateway.web.publish import Head, KnownPublish, PublishPlane
@@ -148,6 +148,21 @@ class Exchange:
         self._held_bytes += len(chunk)
         if self._connection.plane.is_too_big(self.head, self._size_bytes):
             self._submit()
+
+    def add_unparsed(self, data: bytes) -> None:
+        """
+        Take what follows a head that offers another protocol, where no parser finds its end.
+
+        Java's client offers HTTP/2 so; the parser takes what follows for that, and it is the body.
+        """
+        left_bytes = self.left_bytes
+        if left_bytes is None:
+            text = "a body in chunks cannot offer another protocol; send no Upgrade header"
+            self.break_off(InvalidRequest("INVALID_REQUEST", text))
+            return
+        self.add(data[:left_bytes])
+        if len(data) >= left_bytes:
+            self.end()
 
     def end(self) -> None:
         """Publish: the body is whole."""

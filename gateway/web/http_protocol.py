@@ -157,11 +157,7 @@ class HttpProtocol(HttpToolsProtocol):
         return False
 
     def _upgrade(self, rest: bytes) -> None:
-        """
-        Speak WebSocket, or go on with HTTP: who publishes and offers HTTP/2 need not get it.
-
-        Java's client does so. The parser takes what follows for the other protocol; it is the body.
-        """
+        """Speak WebSocket, or go on with HTTP: who publishes and offers HTTP/2 need not get it."""
         if isinstance(self.cycle, Exchange) and self.cycle.more_body:
             self._raw_body = self.cycle
             self._take_raw_body(rest)
@@ -176,15 +172,9 @@ class HttpProtocol(HttpToolsProtocol):
         exchange = self._raw_body
         if exchange is None or not exchange.more_body:
             return
-        left_bytes = exchange.left_bytes
-        if left_bytes is None:
-            text = "a body in chunks cannot offer another protocol; send no Upgrade header"
-            exchange.break_off(InvalidRequest("INVALID_REQUEST", text))
-            return
-        exchange.add(data[:left_bytes])
-        if len(data) >= left_bytes:
+        if exchange.left_bytes is not None and len(data) >= exchange.left_bytes:
             self._begun_at = None
-            exchange.end()
+        exchange.add_unparsed(data)
 
     def _take_known(self, data: bytes) -> bool:
         """Take *data* when it is one whole request with a head that is known."""

@@ -17,6 +17,7 @@ from gateway.secret import Secret
 from gateway.telemetry import REGISTRY
 from gateway.web.credentials import AccessPolicy
 from gateway.web.publish import Publishes
+from gateway.web.quota import PublishQuota
 from tests.support.nsqd import real_nsqd
 from tests.support.public_http import public_http
 from tests.support.raw_http import exchange
@@ -227,6 +228,26 @@ async def test_lines_that_grow_too_big_on_the_wire_are_refused(client_of: OpensC
 
     assert (503, "NO_BROKER") == (fits.status_code, fits.json()["message"])
     assert (413, "BODY_TOO_BIG") == (over.status_code, over.json()["message"])
+
+
+@pytest.mark.parametrize("asks_for_auth,statuses", [(False, [200, 429]), (True, [200, 200])])
+async def test_a_secret_that_nobody_looks_at_is_no_caller_of_its_own(
+    asks_for_auth: bool,  # noqa: FBT001
+    statuses: list[int],
+    publisher: RecordingPublisher,
+) -> None:
+    """Else whoever is over the rate made up another one."""
+    publisher.asks_for_auth = asks_for_auth
+    quota = PublishQuota(0.001, burst=1)
+    async with public_http(publisher, SMALL, quota=quota) as served:
+        answers = [
+            await served.http.post(
+                "/pub?topic=t", content=b"x", headers={"Authorization": f"Bearer {secret}"}
+            )
+            for secret in ("alice", "bob")
+        ]
+
+    assert statuses == [answer.status_code for answer in answers]
 
 
 ALICE, OURS = Secret(b"alice"), Secret(b"ours")
