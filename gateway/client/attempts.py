@@ -7,20 +7,28 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 
 from gateway.client.backoff import Backoff
+from gateway.client.mark import Mark
 from gateway.telemetry import get_logger, spawn
 
 logger = get_logger()
 
 
 class Attempts:
-    """Calls *connect* until it is true; at most one round of tries goes on at a time."""
+    """
+    Calls *connect* until it is true; at most one round of tries goes on at a time.
 
-    def __init__(self, name: str, connect: Callable[[], Awaitable[bool]]) -> None:
-        self._name = name
+    *what* and *address* name the tries.
+    """
+
+    __slots__ = ("_address", "_backoff", "_connect", "_task", "_what", "tried")
+
+    def __init__(self, what: str, address: str, connect: Callable[[], Awaitable[bool]]) -> None:
+        self._what = what
+        self._address = address
         self._connect = connect
-        self._backoff = Backoff(random.random)
+        self._backoff: Backoff | None = None
         self._task: asyncio.Task[None] | None = None
-        self.tried = asyncio.Event()
+        self.tried = Mark()
         """Set when a try has shown whether there is a connection; whoever begins may clear it."""
 
     def begin_now(self) -> None:
@@ -29,19 +37,28 @@ class Attempts:
 
     def begin_later(self, *, held_s: float) -> None:
         """Try for ever, the first time after a moment; the last connection has held *held_s*."""
-        self._backoff.connection_held(held_s)
+        if self._backoff is not None:
+            self._backoff.connection_held(held_s)
         self._spawn(self._try_later())
 
     def _spawn(self, tries: Coroutine[None, None, None]) -> None:
-        self._task = spawn(self._name, tries)
+        self._task = spawn(f"{self._what} {self._address}", tries)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
 
     async def _try_now(self) -> None:
         if not await self._try():
             await self._try_later()
 
     async def _try_later(self) -> None:
+        backoff = self._backoff
+        if backoff is None:
+            backoff = self._backoff = Backoff(random.random)
         while True:
-            await asyncio.sleep(self._backoff.next_delay_s())
+            await asyncio.sleep(backoff.next_delay_s())
             if await self._try():
                 return
 
@@ -50,7 +67,7 @@ class Attempts:
             return await self._connect()
         except Exception:
             # Nobody waits for this task: an end of it would be an end of the tries.
-            logger.exception("try failed", task=self._name)
+            logger.exception("try failed", task=f"{self._what} {self._address}")
             return False
         finally:
             self.tried.set()

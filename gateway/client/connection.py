@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import ssl
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias, cast
 
-from gateway.client.pulse import Pulse
-from gateway.client.tls import TlsOptions
-from gateway.errors import BrokerRefused, BrokerUnreachable, SettingsError
+from gateway.client.connection_options import ConnectionOptions
+from gateway.client.pulse import pulse_of
+from gateway.errors import BrokerRefused, BrokerUnreachable
 from gateway.protocol.authorization import Authorization
 from gateway.protocol.commands import (
     Command,
@@ -45,38 +42,15 @@ from gateway.protocol.connection import (
 from gateway.protocol.frames import OK, ErrorFrame, Message, Response
 from gateway.protocol.identify import Answer, Offer
 from gateway.protocol.states import State
-from gateway.secret import Secret
 
-DEFAULT_HEARTBEAT_MS = 30_000
+__all__ = ["BrokerConnection", "ConnectionListener", "ConnectionOptions", "Reply"]
+
+_NO_ANSWER = Answer()
+_NOP = Nop()
+_INIT = State.INIT
 
 Reply: TypeAlias = Response | ErrorFrame | BrokerUnreachable
 """What a command led to; BrokerUnreachable: the connection ended before the answer came."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConnectionOptions:
-    """How to connect, and what to ask for in IDENTIFY."""
-
-    offer: Offer = field(default_factory=lambda: Offer(feature_negotiation=True))
-    connect_timeout_ms: int = 2_000
-    """Time for each step of the opening: TCP, IDENTIFY, TLS and its OK, compression, AUTH, SUB."""
-    close_timeout_ms: int = 2_000
-    """Time for the answer to CLS."""
-    tls: TlsOptions | None = None
-    """What is asked of TLS, which then must be had; None: nothing but clear text is spoken."""
-    secret: Secret | None = None
-    """For AUTH, sent to a broker that asks for it and to no other."""
-
-    def __post_init__(self) -> None:
-        """Raise SettingsError where two kinds of compression are asked for."""
-        if self.offer.snappy and self.offer.deflate:
-            raise SettingsError("deflate", value=True, allowed="one of snappy and deflate")
-
-    @property
-    def heartbeat_interval_s(self) -> float:
-        """The interval that the broker keeps to after this offer; infinite where it is off."""
-        interval_ms = self.offer.heartbeat_interval or DEFAULT_HEARTBEAT_MS
-        return interval_ms / 1000 if interval_ms > 0 else math.inf
 
 
 class ConnectionListener(Protocol):
@@ -95,12 +69,31 @@ class ConnectionListener(Protocol):
 class BrokerConnection(asyncio.Protocol):
     """A connection that has been identified; make one with `open_connection`."""
 
+    __slots__ = (
+        "_end",
+        "_error",
+        "_is_in_use",
+        "_listener",
+        "_loop",
+        "_protocol",
+        "_replies",
+        "_transport",
+        "address",
+        "answer",
+        "authorization",
+        "is_open",
+        "last_read",
+        "opened_at",
+        "options",
+        "sign_due",
+    )
+
     def __init__(
         self, address: str, options: ConnectionOptions, listener: ConnectionListener
     ) -> None:
         self.address = address
         self.options = options
-        self.answer = Answer()
+        self.answer = _NO_ANSWER
         """What the broker said to IDENTIFY."""
         self.authorization: Authorization | None = None
         """What the broker said to AUTH; None where it does not ask for it."""
@@ -108,16 +101,20 @@ class BrokerConnection(asyncio.Protocol):
         """Whether commands can be sent."""
         self.opened_at = 0.0
         """When the TCP connection was there, on the event loop's clock."""
+        self.last_read = 0.0
+        """When something came last, on the event loop's clock."""
         self._listener = listener
         self._protocol = V2Connection(Role.CLIENT)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._replies: deque[Callable[[Reply], None]] = deque()
-        self._is_reading = True
-        self._pulse = Pulse(self, options.heartbeat_interval_s)
+        self._replies: list[Callable[[Reply], None]] = []
+        """Of the commands without an answer, the oldest first: a few at most, mostly none."""
+        self.sign_due: float | None = None
+        """When the next sign of life is due, while nothing is read; None: something is."""
         self._is_in_use = False
         self._error: BrokerUnreachable | None = None
-        self._ended = asyncio.Event()
+        self._end: asyncio.Future[None] | None = None
+        """Made when somebody waits for the end."""
 
     # What the transport calls
 
@@ -126,12 +123,12 @@ class BrokerConnection(asyncio.Protocol):
         # TCP gives no other; uvloop's is one by its methods, not by its class.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
-        self.opened_at = self._loop.time()
-        self._pulse.start()
+        self.opened_at = self.last_read = self._loop.time()
+        pulse_of(self._loop).watch(self)
 
     def data_received(self, data: bytes) -> None:
         """Hand on what one read of the socket says."""
-        self._pulse.last_read = self._loop.time()
+        self.last_read = self._loop.time()
         self._take_all(self._protocol.receive_data(data))
 
     def _take_all(self, events: list[Event]) -> None:
@@ -139,30 +136,31 @@ class BrokerConnection(asyncio.Protocol):
         for event in events:
             if not self.is_open:
                 return
-            if type(event) is HeartbeatArrived:
+            if type(event) is MessagesArrived:
+                if self._protocol.state is _INIT:
+                    self._fail("sent messages, and nobody has subscribed")
+                else:
+                    self._listener.messages_arrived(self, event.messages)
+            elif type(event) is HeartbeatArrived:
                 has_heartbeat = True
-                continue
-            if type(event) is not MessagesArrived:
-                self._take(event)
-            elif self._protocol.state is State.INIT:
-                self._fail("sent messages, and nobody has subscribed")
             else:
-                self._listener.messages_arrived(self, event.messages)
+                self._take(event)
         if has_heartbeat:
             # One sign of life answers all that one read brought.
-            self.send(Nop())
+            self.send(_NOP)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: every command without an answer learns it, then the listener does."""
         self.is_open = False
         self._transport = None
-        self._pulse.stop()
+        pulse_of(self._loop).forget(self)
         reason = f"connection lost ({exc})" if exc else "the broker closed the connection"
         error = self._error or BrokerUnreachable(self.address, reason)
         self._error = error
         while self._replies:
-            self._replies.popleft()(error)
-        self._ended.set()
+            self._replies.pop(0)(error)
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
         if self._is_in_use:
             self._listener.connection_ended(self, error)
 
@@ -186,7 +184,7 @@ class BrokerConnection(asyncio.Protocol):
         if not self._replies:
             self._fail(f"sent a response that no command asked for: {reply.data[:64]!r}")
             return
-        self._replies.popleft()(reply)
+        self._replies.pop(0)(reply)
 
     def _fail(self, reason: str, frame: ErrorFrame | None = None) -> BrokerUnreachable:
         """
@@ -196,14 +194,19 @@ class BrokerConnection(asyncio.Protocol):
         """
         self.abort(reason)
         if frame is not None and self._replies:
-            self._replies.popleft()(frame)
+            self._replies.pop(0)(frame)
         return BrokerUnreachable(self.address, reason)
 
     # What the pulse tells
 
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """See `ConnectionOptions`."""
+        return self.options.heartbeat_interval_s
+
     def give_sign(self) -> None:
         """Let the broker see that we live, where heartbeats are not read."""
-        self.send(Nop())
+        self.send(_NOP)
 
     def peer_is_silent(self, for_s: float) -> None:
         """Count the broker as dead."""
@@ -348,17 +351,18 @@ class BrokerConnection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Leave what comes in the socket, so that the broker feels it; NOPs keep it alive."""
-        if self._is_reading and self._transport is not None and self.is_open:
-            self._is_reading = False
+        if self.sign_due is None and self._transport is not None and self.is_open:
             self._transport.pause_reading()
-            self._pulse.reading_paused()
+            self.sign_due = self._loop.time()
+            pulse_of(self._loop).watch(self)
 
     def resume_reading(self) -> None:
         """Read again."""
-        if not self._is_reading and self._transport is not None and self.is_open:
-            self._is_reading = True
+        if self.sign_due is not None and self._transport is not None and self.is_open:
             self._transport.resume_reading()
-            self._pulse.reading_resumed()
+            self.sign_due = None
+            self.last_read = self._loop.time()
+            pulse_of(self._loop).watch(self)
 
     # The end
 
@@ -372,23 +376,17 @@ class BrokerConnection(asyncio.Protocol):
             self.is_open = False
             if self._transport is not None:
                 self._transport.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.options.close_timeout_ms / 1000):
-                    await self._ended.wait()
+                self._end = self._end or self._loop.create_future()
+                await asyncio.wait({self._end}, timeout=self.options.close_timeout_ms / 1000)
         finally:
             self.abort()
-
-    @property
-    def last_read(self) -> float:
-        """When something came last, on the event loop's clock."""
-        return self._pulse.last_read
 
     def abort(self, reason: str = "closed from this side") -> None:
         """Close at once for *reason*; what is written and not yet sent is lost."""
         self.is_open = False
         self._error = self._error or BrokerUnreachable(self.address, reason)
         # Here too: asyncio does not tell the end of a transport whose TLS handshake failed.
-        self._pulse.stop()
+        pulse_of(self._loop).forget(self)
         if self._transport is not None:
             self._transport.abort()
 

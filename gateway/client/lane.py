@@ -20,6 +20,7 @@ from gateway.client.connection import (
     ConnectionOptions,
     Reply,
 )
+from gateway.client.mark import Mark
 from gateway.client.node import Node
 from gateway.client.opening import open_connection
 from gateway.errors import (
@@ -36,6 +37,9 @@ from gateway.protocol.wire import Limits
 from gateway.telemetry import get_logger
 
 logger = get_logger()
+
+TopicSeen: TypeAlias = Callable[[str, str], None]
+"""Learns that the nsqd at an address has a topic: (topic, address)."""
 
 Settle: TypeAlias = Callable[[Sequence[PendingPublish], int, GatewayError | None], None]
 """Tells the callers of these publishes, each once, and gives so many bytes free; None is OK."""
@@ -81,6 +85,8 @@ class LaneOwner(Protocol):
 
     settle: Settle
 
+    topic_seen: TopicSeen
+
     @property
     def options(self) -> LaneOptions:
         """What holds for each lane."""
@@ -116,6 +122,7 @@ class Lane:
         """Why it could not be opened, or has ended; None before the first try."""
         self._pool = pool
         self._settle = pool.settle
+        self._topic_seen = pool.topic_seen
         self._timeout_s = pool.options.timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._queue = PublishQueue(pool.options.limits)
@@ -125,7 +132,7 @@ class Lane:
         self._is_shared = False
         """Whether more than one publish was written in it."""
         self._connection: BrokerConnection | None = None
-        self._attempts = Attempts(f"connect publisher to {node.address}", self._connect)
+        self._attempts = Attempts("connect publisher to", node.address, self._connect)
         self._has_refused = False
         self._flush_is_due = False
 
@@ -135,7 +142,7 @@ class Lane:
         return self._connection is not None and self._connection.is_open
 
     @property
-    def tried(self) -> asyncio.Event:
+    def tried(self) -> Mark:
         """Set when a try has shown whether the lane opens; until then publishes wait for it."""
         return self._attempts.tried
 
@@ -174,8 +181,10 @@ class Lane:
         error = None
         if reply != OK:
             error = self._failed(batch, reply)
-        elif self.node.is_doubted:
-            self.node.heard(self._loop.time())
+        else:
+            self._topic_seen(batch.topic, self.node.address)
+            if self.node.is_doubted:
+                self.node.heard(self._loop.time())
         if self._queue:
             # First: the broker works on it while the callers of this one are told.
             self._flush()

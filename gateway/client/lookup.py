@@ -55,17 +55,17 @@ class LookupOptions:
 class Watch:
     """The nsqds that have a topic, or all of them, kept up to date until `close`."""
 
+    __slots__ = ("_changed", "_fixed", "_is_closed", "_poll", "_told")
+
     def __init__(
         self,
         fixed: frozenset[str],
         poll: _Poll | None,
         changed: Callable[[frozenset[str]], None],
-        leave: Callable[[Watch], None],
     ) -> None:
         self._fixed = fixed
         self._poll = poll
         self._changed = changed
-        self._leave = leave
         self._told = self.addresses
         self._is_closed = False
 
@@ -76,7 +76,7 @@ class Watch:
 
         One that is not there any more is no reason to close a connection.
         """
-        return self._fixed if self._poll is None else self._fixed.union(self._poll.found)
+        return self._fixed if self._poll is None else self._poll.addresses
 
     @property
     def http_addresses(self) -> frozenset[str]:
@@ -102,7 +102,8 @@ class Watch:
         """Tell nothing any more; the last watch of a topic ends its questions."""
         if not self._is_closed:
             self._is_closed = True
-            self._leave(self)
+            if self._poll is not None:
+                self._poll.leave(self)
 
     def tell(self) -> None:
         """Tell of `addresses`, unless they are what was told last."""
@@ -162,6 +163,11 @@ class Discovery:
         for lookupd in lookupds:
             await lookupd.close()
 
+    def http_address_of(self, address: str) -> str | None:
+        """Return where the nsqd at *address* answers HTTP, if an nsqlookupd has named both."""
+        poll = self._polls.get(None)
+        return None if poll is None else poll.found.get(address)
+
     def watch_nodes(self, changed: Callable[[frozenset[str]], None]) -> Watch:
         """
         Watch every nsqd that is known, for publishing: a new topic is nowhere yet.
@@ -175,20 +181,32 @@ class Discovery:
         """Watch the nsqds that have *topic*; *changed* as in `watch_nodes`."""
         return self._watch(topic, changed)
 
+    def topic_seen(self, topic: str, address: str) -> None:
+        """
+        Count the nsqd at *address* among those that have *topic*: it has just taken a publish.
+
+        Whoever watches the topic learns it at once, and not when an nsqlookupd names it. Without
+        a watch of the topic this is one look into a table.
+        """
+        poll = self._polls.get(topic)
+        if poll is not None and address not in poll.found and address not in self._fixed:
+            poll.saw(address)
+
     def _watch(self, topic: str | None, changed: Callable[[frozenset[str]], None]) -> Watch:
         if not self._urls:
-            return Watch(self._fixed, None, changed, _stay)
+            return Watch(self._fixed, None, changed)
         poll = self._polls.get(topic)
         if poll is None:
             poll = self._begin(topic)
         elif not poll.found:
             poll.ask_for_newcomer()
-        watch = Watch(self._fixed, poll, changed, poll.leave)
+        watch = Watch(self._fixed, poll, changed)
         poll.watches.add(watch)
         return watch
 
     def _begin(self, topic: str | None) -> _Poll:
         poll = _Poll(topic, self.lookupds, self._options, self._end)
+        poll.fix(self._fixed)
         if not self.lookupds:
             poll.end()
             return poll
@@ -205,11 +223,6 @@ class Discovery:
             del self._polls[poll.topic]
 
 
-def _stay(watch: Watch) -> None:
-    """Do nothing: a watch without questions has nothing to leave."""
-    del watch
-
-
 class _Poll:
     """One question, to all nsqlookupds, again and again; *topic* None asks for all nsqds."""
 
@@ -224,9 +237,14 @@ class _Poll:
         self.watches: set[Watch] = set()
         self.found: FoundNsqds = {}
         """What each nsqlookupd said last, together."""
+        self.addresses: frozenset[str] = frozenset()
+        """Those, and the ones that are given: one set for all who watch."""
+        self._fixed: frozenset[str] = frozenset()
         self._options = options
         self._unwatched = unwatched
         self._answers: dict[Lookupd, FoundNsqds] = {}
+        self._seen: dict[str, float] = {}
+        """Who had the topic though no nsqlookupd had named it, and up to when that counts."""
         self._lookupds = tuple(lookupds)
         self._random = random.random
         self._has_answer = False
@@ -235,6 +253,10 @@ class _Poll:
         self._is_wanted = asyncio.Event()
         """Set when somebody does not want to wait for the next round."""
         self._task: asyncio.Task[None] | None = None
+
+    def fix(self, addresses: frozenset[str]) -> None:
+        """Count *addresses* in, whatever the nsqlookupds say."""
+        self._fixed = self.addresses = addresses
 
     def begin(self) -> asyncio.Task[None]:
         """Ask for the first time now, and go on."""
@@ -286,6 +308,13 @@ class _Poll:
             for lookupd in self._lookupds:
                 lookupd.forget(self.topic)
 
+    def saw(self, address: str) -> None:
+        """Count *address* in until it is named, or the next round has had its time to end."""
+        if len(self.found) < self._options.max_nsqds:
+            now = asyncio.get_running_loop().time()
+            self._seen[address] = now + self._options.poll_interval_s + self._options.timeout_s
+            self._put_together()
+
     async def _pause(self, begun_at: float) -> None:
         """Return when the next round is due."""
         shorter = self._options.poll_jitter * self._random()
@@ -313,14 +342,24 @@ class _Poll:
         if nsqds is None:
             return
         self._answers[lookupd] = nsqds
+        self._put_together()
+        self._has_answer = True
+        self._is_settled.set()
+
+    def _put_together(self) -> None:
+        """Find out who there is now, and tell the watches of a change."""
         # Not in order of the answers: where two of them differ, it is to stay with one.
         answers = [self._answers[each] for each in self._lookupds if each in self._answers]
-        found = self._bounded({key: each[key] for each in answers for key in each})
+        named = {key: each[key] for each in answers for key in each}
+        now = asyncio.get_running_loop().time()
+        # What has been named is seen no more: it is gone once it is named no more.
+        seen = {each: until for each, until in self._seen.items() if each not in named}
+        self._seen = {each: until for each, until in seen.items() if now < until}
+        found = self._bounded(dict.fromkeys(self._seen) | named)
         if found != self.found:
             self.found = found
+            self.addresses = self._fixed.union(found)
             loop = asyncio.get_running_loop()
             for watch in self.watches:
                 # Not from here: what a listener does, and how it fails, is not our business.
                 loop.call_soon(watch.tell)
-        self._has_answer = True
-        self._is_settled.set()

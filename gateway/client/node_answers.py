@@ -46,6 +46,8 @@ class Reached:
     """Host:port of its HTTP."""
     status: int
     body: bytes = field(repr=False)
+    date: str = field(default="", compare=False, repr=False)
+    """The moment of the answer on the node's clock, as its header says it."""
 
     @property
     def token(self) -> str:

@@ -146,4 +146,5 @@ class NsqdHttp:
         url = f"http://{node}{question.target}"
         async with self._http.stream(question.method, url, headers=dict(HEADERS)) as answer:
             body = await read_body(answer, allowance, Allowance(self._options.max_answer_bytes))
-            return Reached(node=node, status=answer.status_code, body=body)
+            date = answer.headers.get("date", "")
+            return Reached(node=node, status=answer.status_code, body=body, date=date)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gateway.client.batch import PendingPublish
 from gateway.client.choice import choose
-from gateway.client.lane import Lane, LaneOptions, Settle
+from gateway.client.lane import Lane, LaneOptions, Settle, TopicSeen
 from gateway.client.node import Node
 from gateway.errors import AuthRequired, BrokerRefused, GatewayError, NoBroker, Overloaded
 from gateway.secret import Secret
@@ -24,6 +24,8 @@ class PoolOwner(Protocol):
     """What is common to all pools, as each of them sees it."""
 
     settle: Settle
+
+    topic_seen: TopicSeen
 
     def node(self, address: str) -> Node:
         """Return what is known of the nsqd at *address*, to all pools the same."""
@@ -54,6 +56,7 @@ class Pool:
         self.used_at = 0.0
         """When the last publish came, monotonic seconds."""
         self.settle = owner.settle
+        self.topic_seen = owner.topic_seen
         self._owner = owner
         self._max_lanes_per_nsqd = max_lanes_per_nsqd
         # Nobody in particular is everybody: all lanes at once. A secret may be used once only.

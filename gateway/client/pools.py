@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.client.lane import LaneOptions, Settle
+from gateway.client.lane import LaneOptions, Settle, TopicSeen
 from gateway.client.node import Node
 from gateway.client.pool import Pool
 from gateway.client.refusals import Refusals
@@ -45,8 +45,9 @@ class PoolsOptions(LaneOptions):
 class Pools:
     """A pool for each secret, and one for nobody's in particular; `open` first, `close` last."""
 
-    def __init__(self, options: PoolsOptions, settle: Settle) -> None:
+    def __init__(self, options: PoolsOptions, settle: Settle, topic_seen: TopicSeen) -> None:
         self.settle = settle
+        self.topic_seen = topic_seen
         self._options = options
         self._addresses: Sequence[str] = ()
         self._nodes: dict[str, Node] = {}

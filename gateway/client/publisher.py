@@ -63,7 +63,7 @@ class Publisher:
             discovery = self._own_discovery = Discovery(nsqd_tcp_addresses, lookup)
         self._discovery = discovery
         self._watch: Watch | None = None
-        self._pools = Pools(self.options, self._settle)
+        self._pools = Pools(self.options, self._settle, discovery.topic_seen)
         self._timeout_s = self.options.timeout_ms / 1000
         self._buffer_bytes = self.options.buffer_bytes
         """What may be held of publishes: what `hold` has taken of the bound is not here."""

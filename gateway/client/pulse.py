@@ -1,76 +1,118 @@
-"""Signs of life between a client and its broker, in both directions."""
+"""Signs of life between clients and their brokers, in both directions: one timer for all."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from gateway.telemetry import get_logger
+
+logger = get_logger()
+
+_EARLY = 0.5
+"""By how much of an interval a sign may be early, so that thousands cost two looks an interval."""
 
 
 class Living(Protocol):
-    """A connection, as its pulse sees it."""
+    """A connection, as its pulse sees it; times are the event loop's."""
+
+    last_read: float
+    """When something came last; whoever reads sets it."""
+    sign_due: float | None
+    """When the next sign of life is due, while nothing is read; None while something is."""
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """The agreed interval; infinite where no heartbeats are agreed on."""
 
     def give_sign(self) -> None:
         """Let the broker see that we live."""
 
     def peer_is_silent(self, for_s: float) -> None:
-        """Learn that nothing came for *for_s*."""
+        """Learn that nothing came for *for_s*; `Pulse.forget` it."""
 
 
 class Pulse:
     """
-    One timer of a connection: two heartbeats without a word and the peer is dead.
+    The connections of an event loop: two heartbeats without a word and a peer is dead.
 
     Heartbeats that lie unread in a socket cannot be answered, and say nothing about the peer; while
-    nothing is read, a sign goes out at each interval instead. An interval that is infinite: no
-    heartbeats are agreed on. Source: the client-library guide, section Heartbeats.
+    nothing is read, a sign goes out within each interval instead. Source: the client-library guide,
+    section Heartbeats.
+
+    No connection has a timer of its own. As long as all peers are heard, something is due ever
+    later: a thousand connections are looked at together, about once in a heartbeat.
     """
 
-    __slots__ = ("_connection", "_interval_s", "_is_reading", "_loop", "_timer", "last_read")
+    __slots__ = ("_due", "_living", "_timer")
 
-    def __init__(self, connection: Living, interval_s: float) -> None:
-        self._connection = connection
-        self._interval_s = interval_s
-        self._is_reading = True
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self._living: set[Living] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self.last_read = 0.0
-        """When something came last, on the event loop's clock; whoever reads sets it."""
+        self._due = math.inf
+        """When the timer ends: uvloop has none to ask for what is due within a millisecond."""
 
-    def start(self) -> None:
-        """Wait for words from now on."""
-        self.last_read = self._loop.time()
-        self._schedule()
+    def watch(self, living: Living) -> None:
+        """Look after *living*, which begins or ceases to be read; a sign that is due goes out."""
+        self._living.add(living)
+        self._schedule(_beat(living, asyncio.get_running_loop().time()))
 
-    def reading_paused(self) -> None:
-        """Give signs from now on, the first one at once."""
-        self._is_reading = False
-        self._connection.give_sign()
-        self._schedule()
-
-    def reading_resumed(self) -> None:
-        """Wait for words again."""
-        self._is_reading = True
-        self.start()
-
-    def stop(self) -> None:
-        """Do nothing more; idempotent."""
-        if self._timer is not None:
+    def forget(self, living: Living) -> None:
+        """Look after *living* no more; idempotent."""
+        self._living.discard(living)
+        if not self._living and self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
-    def _schedule(self) -> None:
-        self.stop()
-        if math.isfinite(self._interval_s):
-            due = self.last_read + 2 * self._interval_s
-            if not self._is_reading:
-                due = self._loop.time() + self._interval_s
-            self._timer = self._loop.call_at(due, self._beat)
+    def _schedule(self, due: float) -> None:
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due < math.inf:
+            self._due = due
+            self._timer = asyncio.get_running_loop().call_at(due, self._beat)
 
     def _beat(self) -> None:
-        limit_s = 2 * self._interval_s
-        if not self._is_reading:
-            self._connection.give_sign()
-        elif self._loop.time() >= self.last_read + limit_s:
-            self._connection.peer_is_silent(limit_s)
-            return
-        self._schedule()
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        due = math.inf
+        # A copy: whoever is cut forgets itself.
+        for living in tuple(self._living):
+            try:
+                due = min(due, _beat(living, now))
+            except Exception:
+                # The others live on.
+                logger.exception("a connection failed at its beat")
+                self._living.discard(living)
+        self._schedule(due)
+
+
+def _beat(living: Living, now: float) -> float:
+    """Do what is due for *living*; return when there is something to do next."""
+    interval_s = living.heartbeat_interval_s
+    due = living.sign_due
+    if due is None:
+        due = living.last_read + 2 * interval_s
+        if now >= due:
+            living.peer_is_silent(2 * interval_s)
+            return math.inf
+    elif now >= due - _EARLY * interval_s:
+        # Early, together with others: each look at them is one at all connections.
+        living.give_sign()
+        due = living.sign_due = now + interval_s
+    return due
+
+
+_pulses: WeakKeyDictionary[asyncio.AbstractEventLoop, Pulse] = WeakKeyDictionary()
+
+
+def pulse_of(loop: asyncio.AbstractEventLoop) -> Pulse:
+    """Return the pulse of all connections of *loop*."""
+    pulse = _pulses.get(loop)
+    if pulse is None:
+        pulse = _pulses[loop] = Pulse()
+    return pulse

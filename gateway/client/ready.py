@@ -52,7 +52,7 @@ def changes(current: Mapping[int, int], wanted: Mapping[int, int]) -> list[tuple
     return changed
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyOptions:
     """When RDY moves to another connection, and how far a consumer backs off (go-nsq's names)."""
 
@@ -81,7 +81,7 @@ class ReadyOptions:
                 raise SettingsError(field.name, value, allowed="exponential or full_jitter")
 
 
-class _Row:
+class ReadyRow:
     """One connection: the RDY that was written there last, and since when."""
 
     __slots__ = ("ceiling", "last_message_at", "ready", "ready_since")
@@ -91,6 +91,7 @@ class _Row:
         self.ready = 0
         self.ready_since = now
         self.last_message_at = now
+        """Whoever reads the connection sets it, once for all that one read brought."""
 
 
 class ReadyPlan:
@@ -112,11 +113,21 @@ class ReadyPlan:
     Who never calls `failed` is never in backoff. Source: go-nsq, consumer.go.
     """
 
+    __slots__ = (
+        "_levels",
+        "_options",
+        "_random",
+        "_redistribute_at",
+        "_resume_at",
+        "_rows",
+        "_window",
+    )
+
     def __init__(self, window: int, options: ReadyOptions, *, random: Callable[[], float]) -> None:
         self._window = window
         self._options = options
         self._random = random
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, ReadyRow] = {}
         """By source, in the order in which they were opened."""
         self._levels = BackoffLevels(
             random,
@@ -165,7 +176,7 @@ class ReadyPlan:
         self, source: int, *, max_rdy_count: int, now: float
     ) -> list[tuple[int, int]]:
         """Count on *source*, whose broker takes no RDY above *max_rdy_count*."""
-        self._rows[source] = _Row(ceiling=max_rdy_count, now=now)
+        self._rows[source] = ReadyRow(ceiling=max_rdy_count, now=now)
         return self._share(now)
 
     def source_lost(self, source: int, now: float) -> list[tuple[int, int]]:
@@ -184,11 +195,9 @@ class ReadyPlan:
             return self._test_the_waters(now)
         return self._move({}, now)
 
-    def messages_arrived(self, source: int, now: float) -> None:
-        """Know that *source* is not idle; once for all that one read of the socket brought."""
-        row = self._rows.get(source)
-        if row is not None:
-            row.last_message_at = now
+    def row(self, source: int) -> ReadyRow:
+        """Return what is known of *source*, which is open."""
+        return self._rows[source]
 
     def succeeded(self, now: float) -> list[tuple[int, int]]:
         """Take note of a FIN; the changes go out before it. Messages answered together: once."""

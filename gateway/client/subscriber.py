@@ -299,6 +299,9 @@ class Subscriber:
         nsqd = refused.nsqd if refused is not None else None
         logger.warning("answer refused", nsqd=nsqd, code=frame.code, reason=frame.description)
 
+    def channel_gone(self, address: str) -> None:
+        """Pass it over; it is never told, for nobody is asked: a channel is made anew, as ever."""
+
     def auth_required(self) -> None:
         """Say that a broker that came later cannot be subscribed on."""
         logger.warning("a broker asks for AUTH and there is no secret")

@@ -12,32 +12,32 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.client.connection import BrokerConnection
 from gateway.client.lookup import Discovery, Watch
-from gateway.client.place import Place, PlaceOptions
+from gateway.client.mark import Mark
+from gateway.client.place import Place, PlaceOptions, SourceListener
 from gateway.client.ready import ReadyOptions, ReadyPlan
 from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError, NoBroker
 from gateway.protocol.authorization import Authorization
-from gateway.protocol.frames import ErrorFrame, Message
+from gateway.protocol.frames import ErrorFrame
 from gateway.protocol.identify import Answer
 from gateway.telemetry import spawn
 
+_AS_GO_NSQ = ReadyOptions()
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SubscriptionOptions(PlaceOptions):
     """What is subscribed to, and how."""
 
-    ready: ReadyOptions = field(default_factory=ReadyOptions)
+    ready: ReadyOptions = _AS_GO_NSQ
 
 
-class SubscriptionListener(Protocol):
+class SubscriptionListener(SourceListener, Protocol):
     """Who is told what a subscription brings."""
-
-    def messages_arrived(self, source: int, messages: list[Message]) -> None:
-        """Take *messages*, all that one read of *source* brought, in order."""
 
     def answer_refused(self, source: int, frame: ErrorFrame) -> None:
         """Learn that the broker refused an earlier finish, requeue or touch."""
@@ -48,12 +48,37 @@ class SubscriptionListener(Protocol):
     def source_lost(self, source: int, error: BrokerUnreachable) -> None:
         """Learn that *source* is gone; what it delivered will be delivered again."""
 
+    def channel_gone(self, address: str) -> None:
+        """
+        Learn that the channel was deleted at the broker at *address*, whose source was lost.
+
+        It is not subscribed to there any more, unless the broker ceases to be named and then is
+        again. Told only where the options have an `is_gone`.
+        """
+
     def auth_required(self) -> None:
         """Learn that a broker that came later asks for a secret, and there is none."""
 
 
 class Subscription:
     """A consumer of one channel on several brokers; `start` first, `close` last."""
+
+    __slots__ = (
+        "_discovery",
+        "_first_source",
+        "_is_reading",
+        "_is_started",
+        "_last_number",
+        "_open",
+        "_places",
+        "_timer",
+        "_wakes_at",
+        "_watch",
+        "is_closing",
+        "listener",
+        "options",
+        "plan",
+    )
 
     def __init__(
         self, discovery: Discovery, options: SubscriptionOptions, listener: SubscriptionListener
@@ -71,8 +96,10 @@ class Subscription:
         self._last_number = 0
         self._is_started = False
         self._is_reading = True
-        self._first_source = asyncio.Event()
+        self._first_source = Mark()
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
+        """When the timer ends: uvloop has none to ask for what is due within a millisecond."""
 
     # Opening
 
@@ -139,14 +166,11 @@ class Subscription:
             place = self._places[address] = Place(self, address)
             place.open()
         for address in self._places.keys() - addresses:
-            if not self._places[address].is_open:
+            place = self._places[address]
+            if not (place.is_open or place.is_in_question):
                 self._places.pop(address).cancel()
 
     # What the places tell
-
-    def has_source(self, number: int) -> bool:
-        """Tell whether *number* is a source that is open."""
-        return number in self._open
 
     def next_number(self) -> int:
         """Return the number of the next source."""
@@ -164,12 +188,13 @@ class Subscription:
         self.listener.source_opened(place.number, connection.answer)
         max_rdy_count = connection.answer.max_rdy_count
         now = self._now()
-        self.write_ready(
-            self.plan.source_opened(place.number, max_rdy_count=max_rdy_count, now=now)
-        )
+        changes = self.plan.source_opened(place.number, max_rdy_count=max_rdy_count, now=now)
+        place.row = self.plan.row(place.number)
+        self.write_ready(changes)
 
     def source_lost(self, place: Place, error: BrokerUnreachable) -> None:
         """Count on *place* no more, share its window out, and try to get it back."""
+        place.row = None
         if self._open.pop(place.number, None) is None:
             return
         self.listener.source_lost(place.number, error)
@@ -177,20 +202,26 @@ class Subscription:
         if self.is_closing or self._watch is None:
             return
         self._watch.refresh()
-        if place.address in self._watch.addresses:
+        # An nsqlookupd that is told of a deletion first does not name the broker any more.
+        if self.options.is_gone is not None or self.is_wanted(place):
             place.reopen()
-        else:
-            del self._places[place.address]
+
+    def channel_gone(self, place: Place) -> None:
+        """Leave *place* closed; while its broker is named, that is no reason to subscribe again."""
+        self.is_wanted(place)
+        self.listener.channel_gone(place.address)
+
+    def is_wanted(self, place: Place) -> bool:
+        """Tell whether the broker of *place* is named still; where it is not, forget it."""
+        if self._watch is None or place.address not in self._watch.addresses:
+            self._places.pop(place.address, None)
+            return False
+        return True
 
     def try_failed(self, error: GatewayError) -> None:
         """Tell the listener when a later broker asks for a secret that is not there."""
         if self._is_started and isinstance(error, AuthRequired):
             self.listener.auth_required()
-
-    def messages_arrived(self, source: int, messages: list[Message]) -> None:
-        """Hand on what came."""
-        self.plan.messages_arrived(source, self._now())
-        self.listener.messages_arrived(source, messages)
 
     def answer_refused(self, source: int, frame: ErrorFrame) -> None:
         """Hand on that an answer was refused."""
@@ -213,11 +244,12 @@ class Subscription:
         """Keep one timer for the plan, never later than it asks for."""
         due = None if self.is_closing else self.plan.next_wake()
         if self._timer is not None:
-            if due is not None and self._timer.when() <= due:
+            if due is not None and self._wakes_at <= due:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
+            self._wakes_at = due
             self._timer = asyncio.get_running_loop().call_at(due, self._wake)
 
     def _wake(self) -> None:
@@ -258,8 +290,9 @@ class Subscription:
 
     def finish(self, source: int, ids: Sequence[bytes]) -> None:
         """Finish *ids*, at least one, on the source that delivered them, if it is there still."""
-        if connection := self._connection(source):
-            connection.finish(ids)
+        place = self._open.get(source)
+        if place is not None and place.connection is not None:
+            place.connection.finish(ids)
 
     def requeue(self, source: int, ids: Sequence[bytes], *, delay_ms: int) -> None:
         """Give *ids* back after *delay_ms*, on the source that delivered them."""
@@ -280,6 +313,11 @@ class Subscription:
             self._watch.close()
         if self._timer is not None:
             self._timer.cancel()
+        for place in self._open.values():
+            place.row = None  # what comes still goes back
         self._open.clear()
         places, self._places = self._places, {}
-        await asyncio.gather(*(place.close() for place in places.values()))
+        # Tasks of their own: a caller that is cancelled meanwhile leaves nothing open either.
+        leaving = [spawn("leave a broker", place.close()) for place in places.values()]
+        if leaving:
+            await asyncio.wait(leaving)

@@ -21,7 +21,14 @@ from gateway.errors import LocalProtocolError, RemoteProtocolError
 from gateway.protocol.buffer import ReceiveBuffer
 from gateway.protocol.command_reader import CommandReader, Incomplete
 from gateway.protocol.commands import Command, Finish, Identify, encode_finishes
-from gateway.protocol.frames import ErrorFrame, Message, Response, encode_messages, parse_error
+from gateway.protocol.frames import (
+    ErrorFrame,
+    Message,
+    Response,
+    encode_messages,
+    parse_error,
+    read_messages,
+)
 from gateway.protocol.identify import Answer, parse_answer
 from gateway.protocol.states import State, advance
 from gateway.protocol.wire import (
@@ -88,6 +95,13 @@ Event: TypeAlias = (
     MessagesArrived | HeartbeatArrived | Identified | Response | ErrorFrame | Command | PeerViolated
 )
 
+_INIT = State.INIT
+"""Looked up once: a member of an enum costs more than all else that is done for a lone FIN."""
+
+_FRAMES = (Response, ErrorFrame)
+
+_NO_PIECES: Iterator[bytes] = iter(())
+
 _MAX_FRAME_BYTES = 2**28
 """No broker sends such a frame; a peer that announces one speaks something else."""
 
@@ -95,18 +109,37 @@ _MAX_FRAME_BYTES = 2**28
 class V2Connection:
     """Bytes in, events out; commands or frames in, bytes out."""
 
+    __slots__ = (
+        "_buffer",
+        "_expects_answer",
+        "_expects_magic",
+        "_filter",
+        "_is_open",
+        "_is_paused",
+        "_pieces",
+        "_reader",
+        "_refusal_at_eof",
+        "_undecoded",
+        "_unread",
+        "_unread_offset",
+        "_upgrades_due",
+        "role",
+        "state",
+    )
+
     def __init__(self, role: Role, limits: Limits | None = None) -> None:
         self.role = role
         self.state = State.INIT
         self._buffer = ReceiveBuffer()
         self._filter: Filter | None = None
-        self._pieces: Iterator[bytes] = iter(())
-        self._undecoded = ReceiveBuffer()
+        self._pieces = _NO_PIECES
+        self._undecoded: ReceiveBuffer | None = None
+        """What came during a pause behind the filter."""
         self._is_open = True
         self._is_paused = False
         self._unread = b""
         self._unread_offset = 0
-        self._reader = CommandReader(limits or Limits())
+        self._reader = CommandReader(limits or Limits()) if role is Role.BROKER else None
         self._expects_magic = role is Role.BROKER
         self._expects_answer = False
         self._upgrades_due = 0
@@ -122,6 +155,7 @@ class V2Connection:
             return []
         if self._filter is not None:
             if self._is_paused:
+                self._undecoded = self._undecoded or ReceiveBuffer()
                 self._undecoded.hold(data)
                 return []
             self._pieces = self._filter.decode(data)
@@ -129,8 +163,10 @@ class V2Connection:
         if self._is_paused:
             self._buffer.hold(data)
             return []
-        held = self._buffer.add(data)
-        return [] if held is None else self._read(held, 0)
+        held = data if self._buffer.is_idle else self._buffer.add(data)
+        if held is None:
+            return []
+        return self._frames(held, 0) if self._reader is None else self._commands(held, 0)
 
     def receive_eof(self) -> list[Event]:
         """
@@ -192,8 +228,9 @@ class V2Connection:
                     held = self._buffer.add(piece)
                     if held is not None:
                         events += self._read(held, 0)
-                elif len(self._undecoded):
-                    self._pieces = self._filter.decode(self._undecoded.take_all())
+                elif self._undecoded is not None:
+                    undecoded, self._undecoded = self._undecoded, None
+                    self._pieces = self._filter.decode(undecoded.take_all())
                 else:
                     break
         except RemoteProtocolError as error:
@@ -201,9 +238,9 @@ class V2Connection:
         return events
 
     def _read(self, data: bytes, offset: int) -> list[Event]:
-        if self.role is Role.BROKER:
-            return self._commands(data, offset)
-        return self._frames(data, offset)
+        if self._reader is None:
+            return self._frames(data, offset)
+        return self._commands(data, offset)
 
     def _violated(self, error: RemoteProtocolError) -> PeerViolated:
         self._is_open = False
@@ -211,22 +248,15 @@ class V2Connection:
 
     def _frames(self, data: bytes, offset: int) -> list[Event]:
         events: list[Event] = []
-        row: list[Message] = []
-        unpack, head_bytes = MESSAGE_FRAME_HEAD.unpack_from, MESSAGE_FRAME_HEAD.size
         end = len(data)
-        # The way of nearly all bytes: whole messages. It leaves the loop at anything else.
         while True:
-            while end - offset >= head_bytes:
-                size, kind, timestamp_ns, attempts, message_id = unpack(data, offset)
-                behind = offset + 4 + size
-                if kind != FRAME_MESSAGE or behind > end or behind < offset + head_bytes:
-                    break
-                body = data[offset + head_bytes : behind]
-                row.append(Message(timestamp_ns, attempts, message_id, body))
-                offset = behind
+            # The way of nearly all bytes: whole messages, and nothing behind them.
+            row: list[Message] = []
+            offset = read_messages(data, offset, row)
             if row:
                 events.append(MessagesArrived(row))
-                row = []
+            if offset == end:
+                return events
             if end - offset < FRAME_HEAD.size:
                 self._buffer.wait_for(data[offset:], wanted_bytes=FRAME_HEAD.size)
                 return events
@@ -242,7 +272,8 @@ class V2Connection:
             events.append(self._frame(kind, data[offset + 8 : behind]))
             offset = behind
             if self._is_paused or not self._is_open:
-                self._unread, self._unread_offset = data, offset
+                if offset < end:
+                    self._unread, self._unread_offset = data, offset
                 return events
 
     def _frame(self, kind: int, data: bytes) -> Event:
@@ -266,6 +297,7 @@ class V2Connection:
     def _commands(self, data: bytes, offset: int) -> list[Event]:
         events: list[Event] = []
         self._refusal_at_eof = None
+        assert self._reader is not None  # noqa: S101 - a broker has one
         try:
             if self._expects_magic:
                 offset = _behind_magic(data)
@@ -301,11 +333,10 @@ class V2Connection:
         Raises:
             LocalProtocolError: The command is not allowed in this state.
         """
-        if isinstance(item, Response | ErrorFrame):
-            return self._encode(item.encode())
-        self.state = advance(self.state, type(item))
-        if type(item) is Identify:
-            self._expects_answer = True
+        if not isinstance(item, _FRAMES):
+            self.state = advance(self.state, type(item))
+            if type(item) is Identify:
+                self._expects_answer = True
         return self._encode(item.encode())
 
     def send_magic(self) -> bytes:
@@ -314,8 +345,10 @@ class V2Connection:
 
     def send_finishes(self, ids: Sequence[bytes]) -> bytes:
         """Return one FIN for each of *ids*, which are not empty; raises as `send` does."""
-        advance(self.state, Finish)
-        return self._encode(encode_finishes(ids))
+        if self.state is _INIT:
+            advance(self.state, Finish)  # raises; in the others it is allowed
+        data = encode_finishes(ids)
+        return data if self._filter is None else self._filter.encode(data)
 
     def send_messages(self, messages: Sequence[Message]) -> bytes:
         """Return the frames of *messages* (broker)."""

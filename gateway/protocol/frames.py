@@ -7,6 +7,7 @@ Source: the protocol specification, section Data Format; nsqd/message.go.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import msgspec
@@ -63,6 +64,57 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False):
         data = f"{self.code} {self.description}" if self.description else self.code
         payload = data.encode("utf-8", "surrogateescape")
         return FRAME_HEAD.pack(len(payload) + 4, FRAME_ERROR) + payload
+
+
+_MESSAGE_FRAME_HEAD_BYTES = MESSAGE_FRAME_HEAD.size
+_LEAST_MESSAGE_SIZE = MESSAGE_FRAME_HEAD.size - 4
+"""What the size of a message's frame says at least: type, time, attempts and id."""
+_ALIKE = 4
+"""After so many frames of one size in a row the next ones are tried as a table."""
+
+
+def read_messages(data: bytes, offset: int, row: list[Message]) -> int:
+    """
+    Append to *row* the messages whose frames stand in *data* from *offset* on, in a row.
+
+    Returns where the last of them ends: there *data* ends, or something else begins, or a frame
+    that is not complete.
+    """
+    unpack = MESSAGE_FRAME_HEAD.unpack_from
+    end = len(data)
+    last = end - _MESSAGE_FRAME_HEAD_BYTES
+    size_before, alike = 0, 0
+    while offset <= last:
+        size, kind, timestamp_ns, attempts, message_id = unpack(data, offset)
+        behind = offset + 4 + size
+        if kind != FRAME_MESSAGE or behind > end or size < _LEAST_MESSAGE_SIZE:
+            break
+        body = data[offset + _MESSAGE_FRAME_HEAD_BYTES : behind]
+        row.append(Message(timestamp_ns, attempts, message_id, body))
+        offset = behind
+        if size != size_before:
+            size_before, alike = size, 0
+            continue
+        alike += 1
+        if alike == _ALIKE:
+            alike = 0
+            offset = _read_alike(data, offset, size, row)
+    return offset
+
+
+def _read_alike(data: bytes, offset: int, size: int, row: list[Message]) -> int:
+    """Append those from *offset* on whose frames have this *size*: as a table, in half the time."""
+    frame_bytes = 4 + size
+    stop = offset + (len(data) - offset) // frame_bytes * frame_bytes
+    layout = f">IIqH16s{size - _LEAST_MESSAGE_SIZE}s"
+    for each_size, kind, timestamp_ns, attempts, message_id, body in struct.iter_unpack(
+        layout, memoryview(data)[offset:stop]
+    ):
+        if each_size != size or kind != FRAME_MESSAGE:
+            break
+        row.append(Message(timestamp_ns, attempts, message_id, body))
+        offset += frame_bytes
+    return offset
 
 
 OK = Response(b"OK")

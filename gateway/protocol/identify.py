@@ -7,6 +7,7 @@ and the order of checks from nsqd/client_v2.go, Identify.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -90,6 +91,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
+_REMEMBERED_BYTES = 1_024
+"""Longer answers than nsqd's are not remembered."""
+
 _answer_decoder = msgspec.json.Decoder(Answer)
 
 
@@ -100,6 +104,12 @@ def parse_answer(data: bytes) -> Answer:
     Raises:
         RemoteProtocolError: *data* is neither, or names both kinds of compression.
     """
+    if len(data) > _REMEMBERED_BYTES:
+        return _parse_answer(data)
+    return _parse_remembered(data)
+
+
+def _parse_answer(data: bytes) -> Answer:
     if data == b"OK":
         return Answer()
     try:
@@ -111,6 +121,10 @@ def parse_answer(data: bytes) -> Answer:
         msg = "the answer to IDENTIFY names both snappy and deflate"
         raise RemoteProtocolError("E_INVALID", msg)
     return answer
+
+
+_parse_remembered = functools.lru_cache(maxsize=64)(_parse_answer)
+"""A broker says the same to thousands of connections: they share what it comes to."""
 
 
 _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)

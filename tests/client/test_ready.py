@@ -122,10 +122,8 @@ def test_losing_what_was_never_opened_changes_nothing() -> None:
 
 
 def test_nothing_is_known_of_a_source_that_is_not_open() -> None:
-    """Its RDY is 0, and its messages are nobody's."""
+    """Its RDY is 0."""
     made = plan(10, 1)
-
-    made.messages_arrived(7, 1.0)
 
     assert 0 == made.ready(7)
 
@@ -223,7 +221,7 @@ def test_nothing_moves_before_a_connection_is_idle_or_old() -> None:
 def test_an_idle_connection_gives_up_to_one_that_waits(draw: float) -> None:
     """Not to another idle one, as long as somebody waits."""
     made = plan(2, 1, 2, 3, random=lambda: draw)
-    made.messages_arrived(2, 5.0)
+    made.row(2).last_message_at = 5.0
 
     assert [(1, 0), (3, 1)] == made.wake(10.0)
 
@@ -240,9 +238,9 @@ def test_a_busy_connection_gives_up_what_it_has_held_for_30_s() -> None:
     """Messages do not put that off."""
     made = plan(1, 1, 2)
     for now in (5.0, 10.0, 15.0, 20.0, 25.0):
-        made.messages_arrived(1, now)
+        made.row(1).last_message_at = now
         assert [] == made.wake(now)
-    made.messages_arrived(1, 30.0)
+    made.row(1).last_message_at = 30.0
 
     assert [(1, 0), (2, 1)] == made.wake(30.0)
 
@@ -261,7 +259,7 @@ def test_what_goes_back_to_the_same_connection_is_held_anew() -> None:
 
     def busy(now: float) -> list[tuple[int, int]]:
         for source in (1, 2, 3):
-            made.messages_arrived(source, now)
+            made.row(source).last_message_at = now
         return made.wake(now)
 
     written = [busy(5.0 * look) for look in range(1, 13)]
@@ -440,10 +438,12 @@ class AnyLife(RuleBasedStateMachine):
         """Change the window."""
         self.write(self.plan.set_window(count, self.now))
 
-    @rule(source=st.integers(1, 5))
-    def arrive(self, source: int) -> None:
+    @precondition(lambda self: self.ready)
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
         """Let messages arrive."""
-        self.plan.messages_arrived(source, self.now)
+        source = data.draw(st.sampled_from(sorted(self.ready)))
+        self.plan.row(source).last_message_at = self.now
 
     @rule(signal=st.sampled_from(["succeeded", "failed", "continued"]))
     def end(self, signal: str) -> None:

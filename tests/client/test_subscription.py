@@ -228,6 +228,22 @@ async def test_a_cancelled_start_leaves_nothing_open(
     assert tasks == asyncio.all_tasks()
 
 
+async def test_a_cancelled_close_leaves_nothing_open(
+    broker: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    """Nor does a try go on for ever that was to end with it."""
+    subscriber = subscriber_of(listener, broker.address)
+    await subscriber.start()
+    peer = await broker.peer()
+    closing = asyncio.ensure_future(subscriber.close())
+    # Right behind its first step.
+    asyncio.get_running_loop().call_soon(closing.cancel)
+
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await peer.gone()
+
+
 async def test_a_broker_that_is_not_there_is_tried_again(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.protocol.frames import (
     CLOSE_WAIT,
@@ -13,6 +15,7 @@ from gateway.protocol.frames import (
     Response,
     encode_messages,
     parse_error,
+    read_messages,
 )
 
 ID = b"0123456789abcdef"
@@ -102,3 +105,49 @@ def test_attempts_wrap_at_16_bits(attempts: int, data: bytes) -> None:
 def test_no_messages_are_no_bytes() -> None:
     """An empty row says nothing."""
     assert b"" == encode_messages([])
+
+
+# Many messages in one read
+
+BODY = b"x" * 20
+OTHERS = {
+    "nothing": b"",
+    "half a head": b"\x00\x00\x00",
+    "half a message": encode_messages([Message(1, 1, ID, BODY)])[:-1],
+    "a response as long": Response(b"y" * (26 + len(BODY))).encode(),
+    "an error as long": ErrorFrame("E_FIN_FAILED", "z" * (13 + len(BODY))).encode(),
+    "a head that lies": b"\x00\x00\x00\x1d\x00\x00\x00\x02" + b"\x00" * 60,
+}
+
+
+@pytest.mark.parametrize("behind", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("count", range(13))
+def test_messages_in_a_row_are_read_up_to_something_else(
+    count: int, before: int, behind: bytes
+) -> None:
+    """Those of one size go the short way, which ends where the long one does."""
+    other = [Message(number, 2, ID, b"other") for number in range(before)]
+    alike = [Message(2**62 + number, 65_535, ID, BODY) for number in range(count)]
+    stream = encode_messages(other + alike)
+    row: list[Message] = []
+
+    end = read_messages(b"??" + stream + behind, 2, row)
+
+    assert other + alike == row
+    assert 2 + len(stream) == end
+
+
+@given(st.lists(st.sampled_from([b"", b"1", b"22"]), max_size=60), st.integers(0, 60))
+def test_messages_of_any_sizes_are_read_whole(bodies: list[bytes], cut_bytes: int) -> None:
+    """In order, each once; the one that is cut off is left."""
+    messages = [Message(number, 1, ID, body) for number, body in enumerate(bodies)]
+    stream = encode_messages(messages)
+    row: list[Message] = []
+    data = stream[: max(0, len(stream) - cut_bytes)]
+
+    end = read_messages(data, 0, row)
+
+    assert messages[: len(row)] == row
+    assert len(encode_messages(row)) == end
+    assert messages == row or len(data) < len(encode_messages(messages[: len(row) + 1]))

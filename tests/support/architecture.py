@@ -36,6 +36,7 @@ LEVELS = {
     # Level 0 has an order of its own.
     "lifetime": 0.4,
     "listener": 0.4,
+    "open_files": 0.4,
     "settings_sources": 0.4,
     "settings": 0.3,
     "settings_commands": 0.3,
@@ -68,6 +69,7 @@ PURE = (
     "client/node.py",
     "client/lookup_answers.py",
     "client/node_answers.py",
+    "client/channel_stats.py",
     "client/batch.py",
     "broker/agenda.py",
     "broker/common.py",

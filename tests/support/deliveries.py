@@ -33,9 +33,12 @@ def messages(*numbers: int) -> list[Message]:
     return [message(number) for number in numbers]
 
 
-def lines(frame: str | None) -> list[Json]:
+def lines(frame: bytes | str | None) -> list[Json]:
     """Return the objects of a text frame; none for no frame."""
-    return [json.loads(line) for line in frame.split("\n")] if frame is not None else []
+    if frame is None:
+        return []
+    text = frame if isinstance(frame, str) else frame.decode()
+    return [json.loads(line) for line in text.split("\n")]
 
 
 def read(session: Session, now: float) -> list[Json]:

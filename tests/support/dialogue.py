@@ -108,7 +108,7 @@ class Dialogue:
         broker.in_flight.update(message.id for message in messages)
         assert len(broker.in_flight) <= broker.ready, "nsqd would not deliver it"
         arrived = [each for each in broker.pair.deliver(messages) if isinstance(each, Message)]
-        self.plan.messages_arrived(source, self.now)
+        self.plan.row(source).last_message_at = self.now
         deliveries, given_up = self.consumption.arrived(source, arrived, self.now)
         for delivery in given_up:
             self.gave_up.append(delivery)

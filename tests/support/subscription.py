@@ -34,6 +34,10 @@ class SubscriptionListener:
         """Keep the reason."""
         self.told.put_nowait(("lost", source, error.reason))
 
+    def channel_gone(self, address: str) -> None:
+        """Keep where."""
+        self.told.put_nowait(("gone", 0, address))
+
     def auth_required(self) -> None:
         """Keep that it was told."""
         self.told.put_nowait(("auth_required", 0, None))
