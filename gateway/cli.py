@@ -13,7 +13,15 @@ import click
 import uvloop
 
 import gateway
-from gateway.commands.flags import Command, ServerCommand, given, plain, settings_flags, shown
+from gateway.commands.flags import (
+    Command,
+    ServerCommand,
+    given,
+    plain,
+    require_use,
+    settings_flags,
+    shown,
+)
 from gateway.commands.framing import NEWLINE, parse_delimiter
 from gateway.commands.pub import PubTask, run_pub
 from gateway.commands.sub import SubTask, run_sub
@@ -31,7 +39,7 @@ STDIN, STDOUT = 0, 1
 
 _EPILOG = """\b
 Every setting: --help of the commands, docs/configuration.md.
-What is promised to clients: openapi.yaml (HTTP), docs/websocket.md (/sub).
+What is promised to clients: openapi.yaml (HTTP), asyncapi.yaml and docs/websocket.md (/sub).
 
 \b
 Examples:
@@ -172,7 +180,9 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
     delimiter = flags.pop("delimiter")
     if delimiter is not None and what["framing"] != "lines":
         raise SettingRefused("--delimiter", "it is for --framing lines; a length needs none")
-    settings = load(PubSettings, given(flags), config).settings
+    loaded = load(PubSettings, given(flags), config)
+    require_use(loaded)
+    settings = loaded.settings
     configure_logging(settings.log_format, settings.log_level)
     task = PubTask(
         **what,
@@ -200,7 +210,9 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
 def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
     """Write messages of TOPIC to standard output, a line each, as a consumer of CHANNEL."""
     topic, channel, count = (flags.pop(name) for name in ("topic", "channel", "count"))
-    settings = load(SubSettings, given(flags), config).settings
+    loaded = load(SubSettings, given(flags), config)
+    require_use(loaded)
+    settings = loaded.settings
     configure_logging(settings.log_format, settings.log_level)
     task = SubTask(
         topic=topic,

@@ -24,6 +24,10 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Runnable(Protocol):
     """What a command runs until it is told to end."""
 
+    @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a drain and a stop are over, as far as that can be said."""
+
     async def start(self) -> list[str]:
         """Start, and return what to tell the person who started it."""
 
@@ -91,7 +95,7 @@ async def run_until(end: End, part: Runnable, announce: Callable[[str], None]) -
     try:
         is_started = await _start(part, asked, announce)
         await asked
-        logger.info("stopping", signal=end.signal and end.signal.name)
+        logger.info("stopping", **_what_to_expect(end, part))
         if is_started:
             drain = spawn("drain", part.drain())
             await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -100,6 +104,14 @@ async def run_until(end: End, part: Runnable, announce: Callable[[str], None]) -
     finally:
         asked.cancel()
         hurried.cancel()
+
+
+def _what_to_expect(end: End, part: Runnable) -> dict[str, object]:
+    """Return what to tell of an end that begins; who sent a signal may send another one."""
+    told: dict[str, object] = {"at_most_s": part.longest_end_s}
+    if end.signal is not None:
+        told |= {"signal": end.signal.name, "again": "a second signal stops at once"}
+    return told
 
 
 async def _start(

@@ -19,11 +19,14 @@ from gateway.addresses import is_loopback, split_address
 from gateway.client.administration import Administration
 from gateway.client.auth_survey import AuthSurvey
 from gateway.client.batch import SIZE_BYTES
+from gateway.client.channel_survey import ChannelSurvey
+from gateway.client.connection import ConnectionOptions
 from gateway.client.lookup import Discovery
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.client.publisher import Publisher, PublisherOptions
 from gateway.listener import HttpListener
 from gateway.nsqd_access import NsqdAccess, Nsqds, read_admin_secret
+from gateway.open_files import OWN_FILES, allow_open_files
 from gateway.protocol.wire import Limits
 from gateway.secret import Secret
 from gateway.settings import ServeSettings
@@ -41,8 +44,9 @@ from gateway.web.node_reports import Identity
 from gateway.web.origins import OriginPolicy
 from gateway.web.publish import PublishPlane
 from gateway.web.quota import PublishQuota
+from gateway.web.socket_publishing import SocketPublishing
 from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
-from gateway.web.websocket_protocol import WebSocketProtocol
+from gateway.web.websocket_port import WebSocketPort
 
 logger = get_logger()
 
@@ -71,6 +75,14 @@ class _Callers(NamedTuple):
     access: AccessPolicy
 
 
+class _Nsq(NamedTuple):
+    """Where nsqd is, and how it is connected to."""
+
+    discovery: Discovery
+    survey: ChannelSurvey
+    connection: ConnectionOptions
+
+
 class Planes:
     """Publishing and subscribing; `bind` or `adopt`, then `start`, `drain`, `stop`."""
 
@@ -83,14 +95,10 @@ class Planes:
             settings.listen,
             # A publish that has been taken is never cut before its answer.
             grace_s=longest_answer_s(settings),
-            ws=WebSocketProtocol,
-            ws_max_size=settings.max_frame_bytes,
-            ws_ping_interval=settings.ping_interval_s,
-            ws_ping_timeout=settings.ping_timeout_s,
-            ws_per_message_deflate=False,
         )
         self._discovery: Discovery | None = None
         self._nsqd_http: NsqdHttp | None = None
+        self._survey: ChannelSurvey | None = None
         self._publisher: Publisher | None = None
         self._subscribe: SubscribeEndpoint | None = None
 
@@ -98,6 +106,11 @@ class Planes:
     def address(self) -> str:
         """Where the public port is, host:port, once bound."""
         return self._public.address
+
+    @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a drain and a stop are over."""
+        return longest_drain_s(self._settings) + longest_answer_s(self._settings)
 
     def bind(self) -> None:
         """Take the public address; raises StartError."""
@@ -117,11 +130,13 @@ class Planes:
             SettingsError: The file of the administrator's secret cannot be used.
         """
         settings = self._settings
+        allow_open_files(_files_of_sockets(settings, nsqds) + OWN_FILES)
         admin_secret = read_admin_secret(settings)
         discovery = self._discovery = Discovery(nsqds.tcp, access.lookup)
         await discovery.start()
         nsqd_http = self._nsqd_http = NsqdHttp(nsqds.http, discovery)
         await nsqd_http.start()
+        survey = self._survey = ChannelSurvey(nsqd_http, discovery)
         limits, lines = await learn_limits(settings_limits(settings), settings.nsqd_http_address)
         limits = _limits_of_room(limits, settings)
         publisher = self._publisher = self._new_publisher(discovery, limits, access)
@@ -138,15 +153,21 @@ class Planes:
                 recheck_s=settings.auth_recheck_s,
             ),
         )
-        self._subscribe = self._new_subscribe(discovery, limits, callers, access)
-        admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret)
-        parts = WebParts(
-            subscribe=self._subscribe,
+        plane = PublishPlane(
+            publisher,
+            _limits_of_callers(limits, settings),
             origins=callers.origins,
-            routers=(admin_router(admin), docs_router()),
+            access=callers.access,
+            quota=_quota(settings),
         )
-        port = self._new_http_port(publisher, limits, callers)
-        await self._public.start(create_app(parts), http=partial(HttpProtocol, port))
+        nsq = _Nsq(discovery, survey, access.connection)
+        self._subscribe = self._new_subscribe(nsq, plane, callers)
+        admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret)
+        app = create_app(
+            WebParts(origins=callers.origins, routers=(admin_router(admin), docs_router()))
+        )
+        port = self._new_http_port(plane, self._subscribe)
+        await self._public.start(app, http=partial(HttpProtocol, port))
         self.phase = Phase.READY
         return lines
 
@@ -169,37 +190,40 @@ class Planes:
             identity=self._identity(),
         )
 
-    def _new_http_port(self, publisher: Publisher, limits: Limits, callers: _Callers) -> HttpPort:
+    def _new_http_port(self, plane: PublishPlane, subscribe: SubscribeEndpoint) -> HttpPort:
         settings = self._settings
-        plane = PublishPlane(
-            publisher,
-            _limits_of_callers(limits, settings),
-            origins=callers.origins,
-            access=callers.access,
-            quota=_quota(settings),
-        )
         return HttpPort(
             plane,
             request_timeout_s=settings.request_timeout_s,
             keep_alive_s=settings.http_keep_alive_s,
+            websockets=WebSocketPort(
+                subscribe,
+                max_frame_bytes=settings.max_frame_bytes,
+                ping_interval_s=settings.ping_interval_s,
+                ping_timeout_s=settings.ping_timeout_s,
+            ),
         )
 
     def _new_subscribe(
-        self, discovery: Discovery, limits: Limits, callers: _Callers, access: NsqdAccess
+        self, nsq: _Nsq, plane: PublishPlane, callers: _Callers
     ) -> SubscribeEndpoint:
         settings = self._settings
         return SubscribeEndpoint(
             SubscribeOptions(
-                discovery=discovery,
-                limits=limits,
+                discovery=nsq.discovery,
+                survey=nsq.survey,
+                connection=nsq.connection,
+                publishing=SocketPublishing(plane.publisher, plane.callers),
+                limits=plane.limits,
                 origins=callers.origins,
+                access=callers.access,
                 max_sockets=settings.max_sockets,
+                max_sockets_per_address=settings.max_sockets_per_address,
                 max_in_flight_limit=settings.max_in_flight_limit,
                 socket_buffer_bytes=settings.socket_buffer_bytes,
                 slow_consumer_s=settings.slow_consumer_s,
                 broker_outage_s=settings.broker_outage_s,
-                connection=access.connection,
-                access=callers.access,
+                command_rate_limit=settings.command_rate_limit,
             )
         )
 
@@ -247,7 +271,14 @@ class Planes:
     async def stop(self) -> None:
         """Stop what has been started, the public port first; idempotent."""
         self.phase = Phase.DRAINING
-        for part in (self._public, self._publisher, self._nsqd_http, self._discovery):
+        parts = (
+            self._public,
+            self._publisher,
+            self._survey,
+            self._nsqd_http,
+            self._discovery,
+        )
+        for part in parts:
             if part is None:
                 continue
             try:
@@ -261,6 +292,18 @@ class Planes:
         self._public.abort()
         if self._publisher is not None:
             self._publisher.abort()
+
+
+def _files_of_sockets(settings: ServeSettings, nsqds: Nsqds) -> int:
+    """
+    Return how many files --max-sockets sockets may take here.
+
+    Each is one, and one for every nsqd that it consumes from; of those that nsqlookupd names at
+    least one is counted. A broker in this process has the other ends.
+    """
+    connections = max(1, len(nsqds.tcp))
+    has_broker = settings.uses_embedded_broker and settings.workers == 1
+    return settings.max_sockets * (1 + connections * (2 if has_broker else 1))
 
 
 def _limits_of_room(limits: Limits, settings: ServeSettings) -> Limits:

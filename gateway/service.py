@@ -6,10 +6,13 @@ One process has all of them; `workers` spreads the planes over several.
 
 from __future__ import annotations
 
+import errno
+
 import gateway
 from gateway.broker.broker import Broker
 from gateway.broker.options import BrokerOptions
 from gateway.errors import StartError
+from gateway.lifetime import HURRY_S
 from gateway.listener import HttpListener
 from gateway.nsqd_access import Nsqds, read_access
 from gateway.planes import Planes
@@ -34,6 +37,11 @@ class Service:
     def address(self) -> str:
         """Where the gateway listens, host:port, once started."""
         return self._planes.address
+
+    @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a drain and a stop are over."""
+        return self._planes.longest_end_s
 
     @property
     def management_address(self) -> str:
@@ -92,6 +100,11 @@ class BrokerService:
             )
         )
 
+    @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a stop is over."""
+        return HURRY_S
+
     async def start(self) -> list[str]:
         """Start, and return what to tell the person who started it; raises StartError."""
         await _start_naming(self._broker, "--tcp-address", "--http-address")
@@ -125,6 +138,7 @@ async def start_broker(settings: ServeSettings) -> tuple[Broker | None, Nsqds, s
     StartError.
     """
     if not settings.uses_embedded_broker:
+        _warn_without_http(settings)
         line = f"nsq-gateway {gateway.__version__} {_where(settings)}"
         return None, Nsqds(settings.nsqd_tcp_address, settings.nsqd_http_address), line
     broker = Broker(
@@ -134,7 +148,16 @@ async def start_broker(settings: ServeSettings) -> tuple[Broker | None, Nsqds, s
             limits=settings_limits(settings),
         )
     )
-    await _start_naming(broker, "--broker-tcp-address", "--broker-http-address")
+    try:
+        await _start_naming(broker, "--broker-tcp-address", "--broker-http-address")
+    except StartError as error:
+        if not _is_taken(error):
+            raise
+        there = (
+            f"--nsqd-tcp-address {settings.broker_tcp_address} "
+            f"--nsqd-http-address {settings.broker_http_address}"
+        )
+        raise StartError(f"{error}; or, if that is your nsqd, use it: {there}") from error
     tcp, http = broker.tcp_address, broker.http_address
     line = (
         f"nsq-gateway {gateway.__version__} with its embedded broker "
@@ -152,6 +175,25 @@ async def _start_naming(broker: Broker, *flags: str) -> None:
     except BaseException:
         await broker.stop()
         raise
+
+
+def _is_taken(error: StartError) -> bool:
+    """Tell whether somebody else listens where we are to."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    return cause is not None and cause.errno == errno.EADDRINUSE
+
+
+def _warn_without_http(settings: ServeSettings) -> None:
+    """Log what is not known where no HTTP address of nsqd is, nor anybody who tells it."""
+    if settings.nsqd_http_address or settings.lookupd_http_address:
+        return
+    logger.warning(
+        "no HTTP address of nsqd is known",
+        missing="its size limits, deleted and paused channels, /stats, /topic/*, /channel/*",
+        advice="name it with --nsqd-http-address",
+    )
 
 
 def invitation(address: str, management_address: str, *, workers: int = 1) -> list[str]:

@@ -73,6 +73,19 @@ class ServeSettings(PublishSettings, NsqdSettings):
         "WebSockets at a time; each takes a file descriptor, and one for every nsqd.",
         (1, 1_000_000),
     )
+    max_sockets_per_address: int = number(
+        0,
+        "WebSockets at a time from one address, for IPv6 from one /64; 0 is any number. Behind a "
+        "proxy all come from one address.",
+        (0, 1_000_000),
+    )
+    command_rate_limit: int = number(
+        10_000,
+        "Commands that one WebSocket may send; what comes faster waits, and 5 seconds' worth too "
+        "many close it (4508). FIN and REQ that let go of a delivery are free.",
+        (1, 1_000_000),
+        "commands a second",
+    )
     max_in_flight_limit: int = number(
         2_500,
         "The highest max_in_flight and RDY that a client may ask for.",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from gateway.settings_common import LimitSettings, number, setting, switch
+from gateway.settings_common import LimitSettings, Settings, number, setting, switch
 from gateway.settings_nsqd import NsqdSettings
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -38,8 +38,15 @@ def _has_port(url: str) -> bool:
 Url: TypeAlias = Annotated[str, AfterValidator(_checked_url)]
 
 
+_FOR_BOTH = {*Settings.model_fields, "auth_secret", "auth_secret_file"}
+"""What counts at a gateway, too, of what says how nsqd is reached."""
+
+
 class CommandSettings(NsqdSettings):
     """What both commands have."""
+
+    for_nsqd: ClassVar[frozenset[str]] = frozenset(NsqdSettings.model_fields.keys() - _FOR_BOTH)
+    """The names of those that count only where no gateway is between the command and nsqd."""
 
     url: Url | None = setting(
         None,
@@ -61,6 +68,8 @@ class CommandSettings(NsqdSettings):
 class PubSettings(CommandSettings, LimitSettings):
     """The settings of `nsq-gateway pub`."""
 
+    for_nsqd = CommandSettings.for_nsqd | {"max_req_timeout"}
+
     publish_timeout_ms: int = number(
         5_000, "Time from a publish to its answer.", (1, 600_000), "ms"
     )
@@ -79,8 +88,20 @@ class PubSettings(CommandSettings, LimitSettings):
 class SubSettings(CommandSettings):
     """The settings of `nsq-gateway sub`; the names are go-nsq's."""
 
+    for_nsqd = CommandSettings.for_nsqd | {
+        "output_buffer_size",
+        "output_buffer_timeout_ms",
+        "low_rdy_idle_timeout_s",
+        "low_rdy_timeout_s",
+        "rdy_redistribute_interval_s",
+    }
+
     max_in_flight: int = number(
-        200, "Messages that may be on their way here at a time.", (1, 65_536), "messages"
+        200,
+        "Messages that may be on their way here at a time; a gateway refuses more than its "
+        "--max-in-flight-limit (2500).",
+        (1, 65_536),
+        "messages",
     )
     msg_timeout_ms: int = number(
         0,
@@ -90,7 +111,8 @@ class SubSettings(CommandSettings):
     )
     sample_rate: int = number(
         0,
-        "Share of the messages to get, 0 is all; the others are gone for the whole channel.",
+        "Share of the messages to get, 0 is all; the others are gone for the whole channel, so a "
+        "gateway takes it for a channel with #ephemeral only.",
         (0, 99),
         "percent",
     )

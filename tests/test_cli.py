@@ -41,6 +41,17 @@ def run(*args: str) -> int:
         (["pub", "no topic"], 2, ["TOPIC", "'no topic'", "1 to 64"]),
         (["sub", "t", ""], 2, ["CHANNEL", "''", "1 to 64"]),
         (["sub", "t"], 2, ["CHANNEL"]),
+        (
+            ["sub", "t", "c", "--url=http://a:1", "--nsqd-tcp-address=b:1"],
+            2,
+            ["--nsqd-tcp-address", "http://a:1", "--url, flag"],
+        ),
+        (["sub", "t", "c", "--low-rdy-timeout-s=3"], 2, ["--low-rdy-timeout-s", "--url, default"]),
+        (
+            ["pub", "t", "--url=http://a:1", "--max-req-timeout=1s"],
+            2,
+            ["--max-req-timeout", "http://a:1"],
+        ),
         (["sub", "t", "c", "-n", "0"], 2, ["--count", "0"]),
         (["pub", "t", "--auth-secret", "x y"], 2, ["--auth-secret", "visible ASCII"]),
         (["serve", "--listen", "0.0.0.0:8080"], 2, ["not loopback", "--embedded-broker"]),

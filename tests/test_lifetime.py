@@ -16,6 +16,8 @@ from gateway.telemetry import spawn
 class Part:
     """A part that writes down what is asked of it, and waits where it is told to."""
 
+    longest_end_s = 7.0
+
     def __init__(self, waits_in: str = "") -> None:
         self.log: list[str] = []
         self.waits = asyncio.Event()
@@ -115,6 +117,19 @@ async def test_what_a_start_raises_is_raised_and_not_logged() -> None:
         await run_until(End(), Failing(), announce)
 
     assert [] == lines
+
+
+async def test_who_ends_it_is_told_how_long_it_may_take() -> None:
+    """And, where it was a signal, that another one stops at once."""
+    part, end = Part(), End()
+
+    with capture_logs() as lines:
+        end.on_signal(signal.SIGINT)
+        await run_until(end, part, announce)
+
+    [line] = [line for line in lines if line["event"] == "stopping"]
+    assert (7.0, "SIGINT") == (line["at_most_s"], line["signal"])
+    assert "second signal" in line["again"]
 
 
 @pytest.mark.parametrize("numbers", [("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +16,6 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
-from starlette.types import Receive, Scope, Send
 
 from gateway.client.node_answers import Reached, judge
 from gateway.errors import (
@@ -33,15 +34,19 @@ from gateway.errors import (
     RequestTimeout,
 )
 from gateway.protocol.http_api import HTTP_STATUS
+from gateway.protocol.wire import Limits
 from gateway.secret import Secret
 from gateway.web.admin import AdminParts, admin_router
 from gateway.web.admin_access import AdminAccess
 from gateway.web.answers import TITLES
 from gateway.web.app import PUBLIC_ROUTES, WebParts, _PublicApp
 from gateway.web.docs import docs_router
-from gateway.web.faults import FAULTS, INTERNAL_ERROR, REFUSALS, problem
+from gateway.web.faults import FAULTS, INTERNAL_ERROR, REFUSALS, UPGRADE_REQUIRED, problem
 from gateway.web.origins import OriginPolicy
 from gateway.web.quota import PublishQuota
+from gateway.web.seats import Seats
+from gateway.web.subscribe_request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
+from gateway.web.waiting_room import WaitingRoom
 from tests.support.public_http import public_http
 from tests.support.raw_http import RawAnswer, speak
 from tests.support.recording_publisher import RecordingPublisher
@@ -102,11 +107,11 @@ def test_the_contract_is_valid() -> None:
 
 
 def test_the_contract_has_the_routes_of_the_app() -> None:
-    """Every route but the WebSocket is in it, and none besides."""
+    """Every route is in it, and none besides."""
     routes = {(path, method) for path, methods in PUBLIC_ROUTES.items() for method in methods}
     operations = {(path, method.upper()) for method, path in OPERATIONS}
 
-    assert routes - {("/sub", "GET")} == operations - {("/pub", "OPTIONS"), ("/mpub", "OPTIONS")}
+    assert routes == operations - {("/pub", "OPTIONS"), ("/mpub", "OPTIONS")}
 
 
 @pytest.mark.parametrize("method,path", OPERATIONS)
@@ -115,7 +120,9 @@ def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> 
     faults = [INTERNAL_ERROR, *FAULTS.values(), *REFUSALS.values()]
     known = {(status, token) for token, status in HTTP_STATUS.items()}
     known |= {(fault.status, fault.token) for fault in faults}
-    known |= {(400, "INVALID_AUTHORIZATION")}
+    known |= {(400, "INVALID_AUTHORIZATION"), (400, "INVALID_SUBPROTOCOL"), (400, "INVALID_ARG")}
+    known |= {(400, f"INVALID_ARG_{name.upper()}") for name in _PARAMETERS}
+    known |= {(UPGRADE_REQUIRED.status, UPGRADE_REQUIRED.token)}
 
     assert set() == documented(method, path) - known
 
@@ -128,21 +135,18 @@ def test_every_answer_with_a_body_has_an_example(method: str, path: str) -> None
         assert all(media["examples"] for media in response.get("content", {}).values())
 
 
-async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
-    """Subscribe nobody."""
-
-
 def said_by_fastapi() -> dict[str, dict[str, Any]]:
     """Return what FastAPI says of its routes, all but the one that is a WebSocket."""
     # The routes only: nobody calls them.
     admin = cast("AdminParts", None)
-    app = _PublicApp(WebParts(subscribe=nobody, routers=[admin_router(admin), docs_router()]))
+    app = _PublicApp(WebParts(routers=[admin_router(admin), docs_router()]))
     paths: dict[str, dict[str, Any]] = app._rest.openapi()["paths"]
     return {path: methods for path, methods in paths.items() if path != "/sub"}
 
 
 FASTAPI = said_by_fastapi()
 IN_FRONT = {(path, method) for path in ("/pub", "/mpub") for method in ("post", "options")}
+IN_FRONT.add(("/sub", "get"))
 """What is answered before FastAPI is asked."""
 AROUND = {408, 431, 500}
 """What is said to a request that never arrives in whole, and by the handler of every failure."""
@@ -433,3 +437,86 @@ async def test_the_examples_of_bad_requests_are_what_the_app_sends() -> None:
     documents = {json["message"]: json for json in reversed(sent)}
 
     assert {token: EXAMPLES[token] for token in documents} == documents
+
+
+WRONG_SUBSCRIPTIONS = [
+    "chanel=c&topic=orders",
+    "topic=a;b",
+    "channel=c",
+    "topic=a+b",
+    "topic=a+b&channel=c",
+    "topic=orders&channel=a+b",
+    "topic=orders&channel=c&max_in_flight=0",
+    "topic=orders&msg_timeout_ms=1",
+    "topic=orders&ack=yes",
+    "topic=orders&requeue_on_close_ms=-1",
+    "topic=orders&max_attempts=-1",
+    "topic=orders&channel=c&sample_rate=50",
+]
+
+
+def refusal_of(attempt: Callable[[], object]) -> dict[str, Any]:
+    """Return the problem that a subscription is refused with."""
+    with pytest.raises(GatewayError) as caught:
+        attempt()
+    return problem_of(caught.value)
+
+
+def test_the_examples_of_wrong_subscriptions_are_what_the_app_sends() -> None:
+    """Every 400 of /sub has a request here that is answered with it, word for word."""
+    sent = [
+        refusal_of(
+            partial(
+                parse_subscribe_request, query.encode(), max_in_flight_limit=2_500, limits=Limits()
+            )
+        )
+        for query in WRONG_SUBSCRIPTIONS
+    ]
+    sent.append(refusal_of(partial(choose_subprotocol, ["nsq.v2"])))
+    said = {each["message"]: each for each in sent}
+    promised = {
+        word_of(example): example
+        for example in examples_of(responses_of("get", "/sub")[400])
+        if word_of(example) != "INVALID_AUTHORIZATION"
+    }
+
+    assert promised == said
+
+
+def _full_of_sockets() -> None:
+    seats = Seats(1_000)
+    for _ in range(1_001):
+        seats.take("203.0.113.7")
+
+
+def _full_for_an_address() -> None:
+    seats = Seats(1_000, limit_per_address=20)
+    for _ in range(21):
+        seats.take("203.0.113.7")
+
+
+def _full_of_waiting() -> None:
+    room = WaitingRoom(100)
+    for _ in range(101):
+        room.enter(object())
+
+
+def _refused_by_nsqd() -> None:
+    description = "SUB failed consumers for orders:billing exceeds limit of 2"
+    raise BrokerRefused("E_SUB_FAILED", description)
+
+
+@pytest.mark.parametrize(
+    "name,attempt",
+    [
+        ("FULL_OF_SOCKETS", _full_of_sockets),
+        ("FULL_FOR_ADDRESS", _full_for_an_address),
+        ("FULL_OF_WAITING", _full_of_waiting),
+        ("SUB_FAILED", _refused_by_nsqd),
+    ],
+)
+def test_the_examples_of_subscriptions_that_find_no_room_are_what_the_app_sends(
+    name: str, attempt: Callable[[], object]
+) -> None:
+    """Counts and limits are told."""
+    assert EXAMPLES[name] == refusal_of(attempt)

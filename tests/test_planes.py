@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+
 import httpx
+import pytest
+from structlog.testing import capture_logs
 
 from gateway.listener import bind_tcp
 from gateway.nsqd_access import Nsqds, read_access
@@ -59,6 +63,34 @@ async def test_what_was_bound_and_never_started_is_given_back() -> None:
     await planes.stop()
 
     bind_tcp("again", planes.address).close()
+
+
+@pytest.mark.parametrize(
+    "values,needed",
+    [
+        ({"nsqd_tcp_address": ("a:1", "b:1")}, 3),
+        ({"lookupd_http_address": ("a:1",)}, 2),
+        ({}, 3),
+        ({"workers": 2}, 2),
+    ],
+    ids=["two nsqds", "one at least", "both ends of a broker", "a broker elsewhere"],
+)
+async def test_it_is_told_when_sockets_may_take_more_files_than_there_are(
+    values: dict[str, object], needed: int
+) -> None:
+    """Each takes one, and one for every nsqd."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    given = {"listen": "127.0.0.1:0", "max_sockets": hard, **values}
+    settings = ServeSettings.model_validate(given)
+    nsqds = Nsqds(settings.nsqd_tcp_address, ())
+    planes = Planes(settings)
+
+    with capture_logs() as lines:
+        await planes.start(nsqds, read_access(settings))
+        await planes.stop()
+
+    [line] = [line for line in lines if "open files" in line["event"]]
+    assert (hard, needed * hard) == (line["limit"], line["needed"] // hard * hard)
 
 
 def test_how_long_an_end_may_take_follows_from_the_settings() -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 import gateway
 from gateway.errors import SettingsError, StartError
@@ -183,6 +184,46 @@ async def test_two_listeners_on_one_address_do_not_start() -> None:
             await service.start()
     finally:
         await service.stop()
+
+
+@pytest.mark.parametrize("setting", ["broker_tcp_address", "broker_http_address"])
+async def test_a_broker_that_is_there_already_may_be_used(setting: str) -> None:
+    """Whoever runs an nsqd on its usual ports reads the flags that name it."""
+    async with taken_address() as address:
+        service = Service(serve_settings(**{setting: address}))
+        named = f"--nsqd-{setting.removeprefix('broker_').replace('_', '-')} {address}"
+
+        with pytest.raises(StartError, match=f"or, if that is your nsqd, use it: .*{named}"):
+            await service.start()
+
+
+async def test_an_address_of_nobody_is_no_nsqd() -> None:
+    """There is nothing to be used there."""
+    service = Service(serve_settings(broker_tcp_address="192.0.2.1:1"))
+
+    with pytest.raises(StartError, match=r"192\.0\.2\.1:1") as caught:
+        await service.start()
+    assert "your nsqd" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "others,lines_count",
+    [({}, 1), ({"nsqd_http_address": "127.0.0.1:1"}, 0)],
+    ids=["TCP alone", "both"],
+)
+async def test_it_is_told_what_is_not_known_without_http(
+    others: dict[str, str], lines_count: int
+) -> None:
+    """One line at the start, with the flag that is missing."""
+    service = Service(serve_settings(nsqd_tcp_address="127.0.0.1:1", **others))
+
+    with capture_logs() as lines:
+        await service.start()
+        await service.stop()
+
+    told = [line for line in lines if "--nsqd-http-address" in str(line.get("advice"))]
+    assert lines_count == len(told)
+    assert all("size limits" in line["missing"] for line in told)
 
 
 async def test_the_broker_names_its_flags_when_its_address_is_taken() -> None:

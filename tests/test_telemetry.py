@@ -5,24 +5,21 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
-import structlog
 from prometheus_client import generate_latest
 
 from gateway import telemetry
 from gateway.telemetry import REGISTRY, configure_logging, get_logger, spawn
+from tests.support.logging_kept import logging_kept
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> object:
+def _logging_as_it_was() -> Iterator[None]:
     """Give the process its logging back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with logging_kept():
+        yield
 
 
 def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_logging() -> None:

@@ -39,7 +39,12 @@ another one has.
 
 SECTIONS: tuple[tuple[str, str, type[BaseSettings], tuple[type[BaseSettings], ...]], ...] = (
     ("`nsq-gateway serve`", "", ServeSettings, (NsqdSettings, Settings)),
-    ("Reaching nsqd", "`serve`, `pub` and `sub` have these.", NsqdSettings, (Settings,)),
+    (
+        "Reaching nsqd",
+        "`serve`, `pub` and `sub` have these. With `--url`, only the secret counts.",
+        NsqdSettings,
+        (Settings,),
+    ),
     ("`nsq-gateway pub`", "", PubSettings, (NsqdSettings, Settings)),
     ("`nsq-gateway sub`", "", SubSettings, (NsqdSettings, Settings)),
     ("`nsq-gateway broker`", "The names are nsqd's.", BrokerSettings, (Settings,)),

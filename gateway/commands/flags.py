@@ -12,9 +12,10 @@ from pydantic_settings import BaseSettings
 
 from gateway.errors import SettingRefused
 from gateway.secret import Secret
+from gateway.settings_commands import CommandSettings, PubSettings, SubSettings
 from gateway.settings_common import Settings, flag_of, variable_of
 from gateway.settings_nsqd import NsqdSettings
-from gateway.settings_sources import CONFIG_VARIABLE, is_hidden, refusal
+from gateway.settings_sources import CONFIG_VARIABLE, Loaded, is_hidden, refusal
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -83,7 +84,9 @@ def settings_flags(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
 
     def decorate(command: CommandT) -> CommandT:
         for name, field in reversed(kind.model_fields.items()):
-            command = _option(name, field)(command)
+            is_for_nsqd = issubclass(kind, CommandSettings) and name in kind.for_nsqd
+            note = "Not with --url. " if is_for_nsqd else ""
+            command = _option(name, field, note)(command)
         return click.option(
             "--config",
             type=click.Path(path_type=Path),
@@ -94,8 +97,8 @@ def settings_flags(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
     return decorate
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[CommandT], CommandT]:
-    text = f"{field.description} {describe(name, field)}"
+def _option(name: str, field: FieldInfo, note: str) -> Callable[[CommandT], CommandT]:
+    text = f"{field.description} {note}{describe(name, field)}"
     if field.annotation is bool:
         flags = f"{flag_of(name)}/--no-{name.replace('_', '-')}"
         return click.option(flags, name, default=None, help=text)
@@ -133,6 +136,24 @@ def plain(settings: BaseSettings) -> dict[str, Any]:
         name: shown(value) if is_hidden(fields[name]) and value is not None else value
         for name, value in settings
     }
+
+
+def require_use(loaded: Loaded[PubSettings] | Loaded[SubSettings]) -> None:
+    """
+    Raise SettingRefused for a flag that would do nothing, for a gateway does the rest.
+
+    In an environment or a file it is nothing wrong: other programs may share them.
+    """
+    url = loaded.settings.gateway_url
+    if url is None:
+        return
+    for name in sorted(loaded.settings.for_nsqd):
+        if loaded.origins[name] == "flag":
+            reason = (
+                f"it does nothing at a gateway, and this goes to {url} "
+                f"(--url, {loaded.origins['url']}); name an nsqd or an nsqlookupd in its place"
+            )
+            raise SettingRefused(flag_of(name), reason)
 
 
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:

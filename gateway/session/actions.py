@@ -32,6 +32,14 @@ class Touch(msgspec.Struct, gc=False):
     ids: list[bytes]
 
 
+class PutOff(msgspec.Struct, gc=False):
+    """REQ for *ids* on *source*, which have had more attempts than the client wants to see."""
+
+    source: int
+    ids: list[bytes]
+    delay_ms: int
+
+
 class Ready(msgspec.Struct, gc=False):
     """Let *count* messages be in flight over all sources."""
 
@@ -52,6 +60,31 @@ class Authenticate(msgspec.Struct, gc=False):
     secret: Secret
 
 
+class Publish(msgspec.Struct, gc=False):
+    """
+    Publish *bodies* to *topic*, all or none, and tell the session of the outcome.
+
+    Names and sizes are right; `Session.published` wants this object back, once.
+    """
+
+    cmd: str
+    """PUB, DPUB or MPUB."""
+    ref: str | int | float | bool | None
+    topic: str
+    bodies: list[bytes]
+    """At least one; one alone for PUB and DPUB."""
+    defer_ms: int = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """Why a publish was not answered with OK."""
+
+    code: str
+    """NSQ's (``E_BAD_TOPIC``), or a token of the gateway (``OVERLOADED``, ``OUTCOME_UNKNOWN``)."""
+    message: str
+    retryable: bool
+
+
 class EndReason(enum.Enum):
     """Why a session wants its socket closed."""
 
@@ -60,6 +93,8 @@ class EndReason(enum.Enum):
     SLOW = "the client does not read fast enough"
     NO_BROKER = "no nsqd could be reached for too long"
     TOO_MANY_ERRORS = "the client sent too much that is no command"
+    TOO_FAST = "the client sent more commands than it may"
+    CHANNEL_GONE = "the channel was deleted"
     FULL = "NSQ takes no further subscriber"
     NO_AUTH = "AUTH did not come, or not as the first command"
     FORBIDDEN = "NSQ refused the secret"
@@ -74,24 +109,36 @@ class EndSocket(msgspec.Struct, gc=False):
 
 
 Action: TypeAlias = (
-    Finish | Requeue | Touch | Ready | PauseReading | ResumeReading | Authenticate | EndSocket
+    Finish
+    | Requeue
+    | Touch
+    | PutOff
+    | Ready
+    | PauseReading
+    | ResumeReading
+    | Authenticate
+    | Publish
+    | EndSocket
 )
 
 
 class Acks:
     """Answers of one verb that stand in a row, by source: each source gets one write."""
 
+    __slots__ = ("_actions", "_ids", "_key")
+
     def __init__(self, actions: list[Action]) -> None:
         self._actions = actions
         self._key: tuple[str, int] = ("", 0)
         self._ids: dict[int, list[bytes]] = {}
 
-    def add(self, verb: str, source: int, message_id: bytes, delay_ms: int = 0) -> None:
-        """Add one answer behind those that came before."""
+    def add(self, verb: str, ids: dict[int, list[bytes]], delay_ms: int = 0) -> None:
+        """Add answers, message ids by source, behind those that came before."""
         if self._key != (verb, delay_ms):
             self.flush()
             self._key = (verb, delay_ms)
-        self._ids.setdefault(source, []).append(message_id)
+        for source, those in ids.items():
+            self._ids.setdefault(source, []).extend(those)
 
     def then(self, action: Action) -> None:
         """Add an action that is no answer behind those that came before."""
@@ -100,6 +147,8 @@ class Acks:
 
     def flush(self) -> None:
         """Turn what has been added into actions."""
+        if not self._ids:
+            return
         verb, delay_ms = self._key
         for source, ids in self._ids.items():
             if verb == "FIN":

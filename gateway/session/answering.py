@@ -6,7 +6,8 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.answered import Answered
 from gateway.protocol.frames import ErrorFrame
 from gateway.session.actions import Acks
-from gateway.session.messages import CommandIn, ErrorOut, ResponseOut, not_in_flight
+from gateway.session.commands import Ack, Command, Fin, Req, Touch
+from gateway.session.messages import ErrorOut, ResponseOut, not_in_flight
 from gateway.session.outbox import Outbox
 from gateway.session.window import Window, message_id
 
@@ -17,73 +18,75 @@ _MAX_DELAY_MS = 2**40
 class Answering:
     """Takes answers for what the window holds; what NSQ refuses of them later finds its id."""
 
-    def __init__(self, window: Window, outbox: Outbox, *, finishes_by_itself: bool) -> None:
+    __slots__ = ("_answered", "_outbox", "_window")
+
+    def __init__(self, window: Window, outbox: Outbox) -> None:
         self._window = window
         self._outbox = outbox
-        self._finishes_by_itself = finishes_by_itself
-        self._answered: Answered[str] = Answered()
+        self._answered: Answered[str] | None = None
+        """Made with the first answer."""
 
-    def finish(self, command: CommandIn, acks: Acks, now: float) -> None:
-        """Carry out FIN; like the others it raises InvalidRequest."""
-        self._settle(command, acks, now, 0)
+    def finish(self, ids: list[str], now: float) -> tuple[dict[int, list[bytes]], int]:
+        """
+        Carry out a row of FINs without ref, one for each of *ids*.
 
-    def requeue(self, command: CommandIn, acks: Acks, now: float) -> None:
-        """Carry out REQ."""
-        delay_ms = command.timeout_ms or 0
-        if delay_ms < 0:
-            text = f"timeout_ms is {delay_ms}; allowed: 0 and above, in milliseconds"
-            raise InvalidRequest("E_INVALID", text)
-        self._settle(command, acks, now, min(delay_ms, _MAX_DELAY_MS))
-
-    def _settle(self, command: CommandIn, acks: Acks, now: float, delay_ms: int) -> None:
-        """Let go of the deliveries that FIN or REQ names, and refuse those not held."""
-        self.require_acks(command)
-        refused = self.let_go(command.cmd, command.delivery_ids(), acks, now, delay_ms)
-        self._answer(command, refused)
-
-    def let_go(
-        self, verb: str, ids: list[str], acks: Acks, now: float, delay_ms: int = 0
-    ) -> list[str]:
-        """Answer the deliveries *ids*; return those that are not held, or are too late."""
-        take, add = self._window.take, acks.add
-        refused = []
-        for delivery_id in ids:
-            source = take(delivery_id, now)
-            if source is None:
-                refused.append(delivery_id)
-            else:
-                add(verb, source, message_id(delivery_id), delay_ms)
+        Returns the message ids to finish, by source, and how many were refused: each is told.
+        """
+        taken, refused = self._window.take_many(ids, now)
         self._remember(ids, refused)
-        return refused
+        for delivery_id in refused:
+            self._outbox.add_answer(not_in_flight(Fin(id=delivery_id), [delivery_id]))
+        return taken, len(refused)
 
-    def touch(self, command: CommandIn, acks: Acks, now: float) -> None:
-        """Carry out TOUCH."""
-        self.require_acks(command)
+    def finish_written(self, ids: list[str], now: float) -> dict[int, list[bytes]]:
+        """Return what to finish for the client of *ids*; it is not told what has timed out."""
+        return self._let_go(ids, now)[0]
+
+    def settle(self, command: Fin | Req, acks: Acks, now: float) -> int:
+        """
+        Let go of the deliveries that FIN or REQ names.
+
+        Returns how many were refused, which the client is told.
+
+        Raises:
+            InvalidRequest: No delivery is named, or the delay is below 0.
+        """
+        delay_ms = _delay_ms(command.timeout_ms) if isinstance(command, Req) else 0
+        taken, refused = self._let_go(command.delivery_ids(), now)
+        acks.add("REQ" if isinstance(command, Req) else "FIN", taken, delay_ms)
+        self._answer(command, refused)
+        return len(refused)
+
+    def _let_go(self, ids: list[str], now: float) -> tuple[dict[int, list[bytes]], list[str]]:
+        """Take the deliveries *ids* out of the window; returns as it does."""
+        taken, refused = self._window.take_many(ids, now)
+        self._remember(ids, refused)
+        return taken, refused
+
+    def touch(self, command: Touch, acks: Acks, now: float) -> int:
+        """Put off the deadlines of the deliveries that TOUCH names; as `settle`."""
         ids = command.delivery_ids()
+        touched: dict[int, list[bytes]] = {}
         refused = []
         for delivery_id in ids:
             source = self._window.touch(delivery_id, now)
             if source is None:
                 refused.append(delivery_id)
             else:
-                acks.add("TOUCH", source, message_id(delivery_id))
+                touched.setdefault(source, []).append(message_id(delivery_id))
+        acks.add("TOUCH", touched)
         self._remember(ids, refused)
         self._answer(command, refused)
+        return len(ids)
 
-    def require_acks(self, command: CommandIn) -> None:
-        """Raise InvalidRequest where the client is not asked for answers."""
-        if self._finishes_by_itself:
-            text = f"this socket has ack=auto: the gateway finishes, {command.cmd} has no use"
-            raise InvalidRequest("E_INVALID", text)
-
-    def _answer(self, command: CommandIn, refused: list[str]) -> None:
+    def _answer(self, command: Ack, refused: list[str]) -> None:
         """Tell what was refused, or OK where the client gave a ref."""
         if refused:
             self._outbox.add_answer(not_in_flight(command, refused))
         else:
             self.answer_ok(command)
 
-    def answer_ok(self, command: CommandIn) -> None:
+    def answer_ok(self, command: Command) -> None:
         """Tell OK where the client gave a ref."""
         if command.ref is not None:
             self._outbox.add_answer(ResponseOut(command.cmd, command.ref, "OK"))
@@ -93,14 +96,26 @@ class Answering:
         if refused:
             strangers = set(refused)
             ids = [delivery_id for delivery_id in ids if delivery_id not in strangers]
+            if not ids:
+                return
+        if self._answered is None:
+            self._answered = Answered()
         self._answered.add(ids)
 
     def refused_by_broker(self, frame: ErrorFrame) -> None:
         """Tell the client that NSQ refused an earlier answer of its (which came too late)."""
         verb, _, rest = frame.description.partition(" ")
         refused = rest.partition(" ")[0]
-        delivery_id = self._answered.find(refused) or refused
+        delivery_id = None if self._answered is None else self._answered.find(refused)
         message = f"nsqd: {frame.description}"
         self._outbox.add_answer(
-            ErrorOut(verb, None, frame.code, message, retryable=False, id=delivery_id)
+            ErrorOut(verb, None, frame.code, message, retryable=False, id=delivery_id or refused)
         )
+
+
+def _delay_ms(timeout_ms: int | None) -> int:
+    delay_ms = timeout_ms or 0
+    if delay_ms < 0:
+        text = f"timeout_ms is {delay_ms}; allowed: 0 and above, in milliseconds"
+        raise InvalidRequest("E_INVALID", text)
+    return min(delay_ms, _MAX_DELAY_MS)

@@ -8,11 +8,13 @@ anybody asks is answered OK and kept for a broker that comes later.
 from __future__ import annotations
 
 import enum
+import math
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.authorization import Authorization
 from gateway.secret import Secret
-from gateway.session.messages import CommandIn, ErrorOut, Ref, ResponseOut, Unreadable
+from gateway.session.commands import Auth, Ref, Spoken
+from gateway.session.messages import ErrorOut, ResponseOut
 
 AUTH_TIMEOUT_S = 10.0
 """What a client gets for its AUTH, from when it is wanted."""
@@ -39,18 +41,32 @@ _GIVEN = {
 class Authentication:
     """Where a socket stands with its secret."""
 
+    __slots__ = ("_is_answer_due", "_ref", "_state", "due", "holds_up", "kept")
+
     def __init__(self, *, has_secret: bool) -> None:
         self._state = _State.SET if has_secret else _State.OPEN
-        self._kept: Secret | None = None
-        """What the client gave and no broker has been asked with."""
+        self.kept: Secret | None = None
+        """What the client gave and no broker was asked to subscribe with."""
         self._ref: Ref = None
         self._is_answer_due = False
-        self._deadline: float | None = None
+        self.due = math.inf
+        """Until when the client may say AUTH, monotonic seconds; never, while nobody waits."""
+        self.holds_up = False
+        """Whether commands wait: for AUTH, or for what the brokers say to it."""
+
+    def _enter(self, state: _State) -> None:
+        self._state = state
+        self.holds_up = state is _State.FIRST or state is _State.TRIED
 
     @property
     def is_first(self) -> bool:
         """Whether the next command has to be AUTH."""
         return self._state is _State.FIRST
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a secret is wanted, and the client has not said AUTH."""
+        return self._state is _State.FIRST or self._state is _State.LATE
 
     def want(self, now: float, *, is_subscribed: bool) -> Secret | None:
         """
@@ -61,15 +77,15 @@ class Authentication:
         commands meanwhile: it could not know.
         """
         if self._state is _State.OPEN:
-            self._state = _State.LATE if is_subscribed else _State.FIRST
-            self._deadline = now + AUTH_TIMEOUT_S
-        elif self._kept is not None:
-            self._state = _State.TRIED
-            secret, self._kept = self._kept, None
+            self._enter(_State.LATE if is_subscribed else _State.FIRST)
+            self.due = now + AUTH_TIMEOUT_S
+        elif self.kept is not None:
+            self._enter(_State.TRIED)
+            secret, self.kept = self.kept, None
             return secret
         return None
 
-    def give(self, command: CommandIn) -> Secret | None:
+    def give(self, command: Auth) -> Secret | None:
         """
         Take the client's AUTH; return the secret to try, None where nobody wants one.
 
@@ -79,18 +95,18 @@ class Authentication:
         if self._state not in _GIVEN:
             raise InvalidRequest("E_INVALID", "AUTH already set: one secret holds for one socket")
         secret = _secret_of(command)
-        self._state = _GIVEN[self._state]
+        self._enter(_GIVEN[self._state])
         self._ref, self._is_answer_due = command.ref, True
-        self._deadline = None
+        self.due = math.inf
         if self._state is _State.TRIED:
             return secret
-        self._kept = secret
+        self.kept = secret
         return None
 
     def settle(self, authorization: Authorization | None) -> ResponseOut | None:
         """Return the answer that is due to AUTH: what a broker said to it, or OK."""
         if self._state is _State.TRIED:
-            self._state = _State.SET
+            self._enter(_State.SET)
         if not self._is_answer_due:
             return None
         self._is_answer_due = False
@@ -103,26 +119,17 @@ class Authentication:
         self._is_answer_due = False
         return ErrorOut("AUTH", ref, code, message, retryable)
 
-    def is_overdue(self, now: float) -> bool:
-        """Tell whether the client has not said AUTH in time."""
-        return self._deadline is not None and now >= self._deadline
 
-    def next_moment(self) -> float | None:
-        """Return until when the client may say AUTH, None while nobody waits for it."""
-        return self._deadline
-
-
-def auth_first(command: CommandIn | Unreadable | None) -> ErrorOut:
+def auth_first(command: Spoken | None) -> ErrorOut:
     """Return the error for *command* before AUTH; None: for no command in time."""
     if command is None:
         text = f"a secret is wanted here, and no AUTH came within {AUTH_TIMEOUT_S:g} s"
         return ErrorOut(None, None, "E_AUTH_FIRST", text, retryable=False)
-    shown = command.cmd if command.cmd is None else command.cmd[:32]
     text = "a secret is wanted here: AUTH comes before every other command"
-    return ErrorOut(shown, command.ref, "E_AUTH_FIRST", text, retryable=False)
+    return ErrorOut(command.cmd, command.ref, "E_AUTH_FIRST", text, retryable=False)
 
 
-def _secret_of(command: CommandIn) -> Secret:
+def _secret_of(command: Auth) -> Secret:
     if not command.secret:
         raise InvalidRequest("E_INVALID", 'AUTH needs a "secret" of at least one byte')
     secret = command.secret.encode()

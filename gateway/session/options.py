@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gateway.protocol.wire import Limits
+
+_MIN_MAX_IDS = 10_000
+"""So many ids may be named at once where few messages may be in flight, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SessionOptions:
     """What the client asked for, and the bounds that are kept."""
 
@@ -25,3 +30,18 @@ class SessionOptions:
     """How long there may be no source before the socket is closed."""
     has_secret: bool = False
     """Whether a secret came before the socket was accepted, so that no AUTH is taken."""
+    is_viewer: bool = False
+    """Whether it shares a consumer with others: FIN, REQ, TOUCH and RDY are not for it."""
+    max_attempts: int = 0
+    """Deliveries of a message before it is put off, and not shown; 0: as many as it takes."""
+    limits: Limits = field(default_factory=Limits)
+    """What nsqd takes of a publish."""
+    publish_bytes: int = 1_048_576
+    """What the client may have on its way to NSQ before it is no longer listened to."""
+    command_rate_limit: int = 10_000
+    """Commands a second, all but the FIN and REQ of deliveries that it holds."""
+
+    @property
+    def max_ids(self) -> int:
+        """The most ids that one FIN, REQ or TOUCH names: more than can be in flight."""
+        return max(_MIN_MAX_IDS, 4 * self.max_in_flight_limit)

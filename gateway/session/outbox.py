@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_right
+from itertools import accumulate
 
 import msgspec
 
 from gateway.protocol.frames import Message
-from gateway.session.messages import ErrorOut, MessageOut, Out, Ref, ResponseOut, message_out
+from gateway.session.commands import Ref
+from gateway.session.messages import ErrorOut, Out, ResponseOut, messages_out
 from gateway.session.window import MARGIN_S, Batch, Window
 
 MAX_FRAME_BYTES = 65_536
-"""A frame to the client is closed before it is larger; one larger message goes alone."""
+"""
+A frame to the client is closed before it is larger; one larger message goes alone.
+
+As far as is reckoned here: what JSON escapes in a body is known only once it is encoded.
+"""
 
 _ENVELOPE_BYTES = 192
 """What a delivery's or an answer's JSON takes beside the body, counted generously."""
@@ -24,19 +29,53 @@ class _Unsent(msgspec.Struct, gc=False):
 
     batch: Batch
     messages: list[Message]
+    size_bytes: int
+    ends: list[int] = []
+    """For each message the bytes up to its end; counted when not all of them fit into a frame."""
+    start: int = 0
+    """Where the first of those that are left begins."""
+
+    def take(self, room: int, *, at_least: int) -> tuple[list[Message], int]:
+        """Take out the first messages that fit into *room*, and their size."""
+        if not self.ends:
+            sizes = [_ENVELOPE_BYTES + len(message.body) for message in self.messages]
+            self.ends = list(accumulate(sizes))
+        count = max(at_least, bisect_right(self.ends, self.start + room))
+        if count == 0:
+            return [], 0
+        taken, self.messages = self.messages[:count], self.messages[count:]
+        size_bytes = self.ends[count - 1] - self.start
+        self.start += size_bytes
+        self.size_bytes -= size_bytes
+        del self.ends[:count]
+        return taken, size_bytes
 
 
 class Outbox:
     """Answers go before messages; both keep their order."""
 
+    __slots__ = (
+        "_answers",
+        "_unsent",
+        "answer_bytes",
+        "channel",
+        "due",
+        "expired",
+        "size_bytes",
+        "topic",
+    )
+
     def __init__(self, topic: str, channel: str) -> None:
-        self._names = (topic, channel)
-        self._answers: deque[ResponseOut | ErrorOut] = deque()
-        self._unsent: deque[_Unsent] = deque()
-        self._first_deadline = math.inf
-        """No unsent message is due before; it is looked for anew when it has passed."""
+        self.topic = topic
+        self.channel = channel
+        self._answers: list[ResponseOut | ErrorOut] = []
+        self._unsent: list[_Unsent] = []
+        self.due = math.inf
+        """When to call `expire`; it may find nothing then."""
         self.size_bytes = 0
         """What waits, in bytes of bodies and estimated envelopes."""
+        self.answer_bytes = 0
+        """The share of the answers in it."""
         self.expired = 0
         """Messages dropped since the client last took a frame: the broker no longer counts them."""
 
@@ -47,31 +86,37 @@ class Outbox:
     def add_answer(self, answer: ResponseOut | ErrorOut) -> None:
         """Put *answer* behind the answers that wait."""
         self._answers.append(answer)
-        self.size_bytes += _answer_bytes(answer)
+        size_bytes = _answer_bytes(answer)
+        self.answer_bytes += size_bytes
+        self.size_bytes += size_bytes
 
     def add_messages(self, batch: Batch, messages: list[Message]) -> None:
         """Put *messages* behind the messages that wait."""
-        self._unsent.append(_Unsent(batch, messages))
-        self._first_deadline = min(self._first_deadline, batch.deadline)
-        self.size_bytes += _message_bytes(messages)
+        size_bytes = _ENVELOPE_BYTES * len(messages)
+        for message in messages:
+            size_bytes += len(message.body)
+        self._unsent.append(_Unsent(batch, messages, size_bytes))
+        self.size_bytes += size_bytes
+        if batch.deadline - MARGIN_S < self.due:  # noqa: PLR1730 - min() takes its time
+            self.due = batch.deadline - MARGIN_S
 
     def expire(self, now: float) -> None:
         """Drop what the broker is about to time out while the client takes nothing."""
-        if self._first_deadline - MARGIN_S > now:
+        if self.due > now:
             return
-        kept: deque[_Unsent] = deque()
+        kept = []
         for unsent in self._unsent:
             if unsent.batch.deadline - MARGIN_S > now:
                 kept.append(unsent)
             else:
-                self._release(_message_bytes(unsent.messages))
+                self.size_bytes -= unsent.size_bytes
                 self.expired += len(unsent.messages)
-        self._unsent = kept
-        self._first_deadline = min((unsent.batch.deadline for unsent in kept), default=math.inf)
+        self._keep(kept)
 
-    def next_expiry(self) -> float | None:
-        """Return when to call `expire`, None while no message waits; it may find nothing then."""
-        return self._first_deadline - MARGIN_S if self._unsent else None
+    def _keep(self, kept: list[_Unsent]) -> None:
+        self._unsent = kept
+        first = min((unsent.batch.deadline for unsent in kept), default=math.inf)
+        self.due = first - MARGIN_S
 
     def take(self, window: Window, now: float) -> tuple[list[Out], list[list[str]]]:
         """
@@ -83,68 +128,67 @@ class Outbox:
         self.expired = 0
         lines: list[Out] = []
         deliveries: list[list[str]] = []
-        room = MAX_FRAME_BYTES
-        while self._answers and room > 0:
-            answer = self._answers.popleft()
-            room -= self._release(_answer_bytes(answer))
-            lines.append(answer)
-        while self._unsent and room > 0:
-            batch = self._unsent[0].batch
+        if not (self._answers or self._unsent):
+            return lines, deliveries
+        room = MAX_FRAME_BYTES - self._take_answers(lines) if self._answers else MAX_FRAME_BYTES
+        names = (self.topic, self.channel)
+        done = 0
+        for unsent in self._unsent:
+            batch, messages, size_bytes = unsent.batch, unsent.messages, unsent.size_bytes
             if batch.deadline <= now:
-                self._release(_message_bytes(self._unsent.popleft().messages))
+                self.size_bytes -= size_bytes
+                done += 1
                 continue
-            messages = self._take_messages(self._unsent[0], room)
-            if not messages:
-                break
-            room -= self._release(_message_bytes(messages))
+            if fits := size_bytes <= room:
+                done += 1
+            else:
+                # What is too large for any frame goes alone.
+                at_least = 1 if room == MAX_FRAME_BYTES else 0
+                messages, size_bytes = unsent.take(room, at_least=at_least)
+                if not messages:
+                    break
+                done += not unsent.messages
+            room -= size_bytes
+            self.size_bytes -= size_bytes
             ids = window.add(batch, messages)
             deliveries.append(ids)
-            lines += self._deliveries(messages, ids, int((batch.deadline - now) * 1000))
+            lines += messages_out(messages, ids, names, int((batch.deadline - now) * 1000))
+            if not fits:
+                break
+        if done:
+            del self._unsent[:done]
+            if not self._unsent:
+                self.due = math.inf
         return lines, deliveries
 
-    def _take_messages(self, unsent: _Unsent, room: int) -> list[Message]:
-        """Return the messages of *unsent* that fit into *room*; the rest stays first."""
+    def _take_answers(self, lines: list[Out]) -> int:
+        """Put the answers that fit into a frame into *lines*; return their size."""
         taken_bytes = 0
-        for count, message in enumerate(unsent.messages):
-            taken_bytes += _ENVELOPE_BYTES + len(message.body)
-            is_first = count == 0 and room == MAX_FRAME_BYTES
-            if taken_bytes > room and not is_first:
-                taken = unsent.messages[:count]
-                unsent.messages = unsent.messages[count:]
-                return taken
-        self._unsent.popleft()
-        return unsent.messages
-
-    def _deliveries(
-        self, messages: list[Message], ids: list[str], left_ms: int
-    ) -> Iterable[MessageOut]:
-        names = self._names
-        return [
-            message_out(message, delivery_id, names, left_ms)
-            for message, delivery_id in zip(messages, ids, strict=True)
-        ]
+        count = 0
+        for answer in self._answers:
+            if taken_bytes >= MAX_FRAME_BYTES:
+                break
+            taken_bytes += _answer_bytes(answer)
+            lines.append(answer)
+            count += 1
+        del self._answers[:count]
+        self.answer_bytes -= taken_bytes
+        self.size_bytes -= taken_bytes
+        return taken_bytes
 
     def take_messages(self, source: int | None = None) -> dict[int, list[bytes]]:
         """Drop the messages of *source*, or all; return their message ids by source."""
         dropped: dict[int, list[bytes]] = {}
-        kept: deque[_Unsent] = deque()
+        kept = []
         for unsent in self._unsent:
             if source is not None and unsent.batch.source != source:
                 kept.append(unsent)
                 continue
-            self._release(_message_bytes(unsent.messages))
+            self.size_bytes -= unsent.size_bytes
             ids = dropped.setdefault(unsent.batch.source, [])
             ids += [message.id for message in unsent.messages]
-        self._unsent = kept
+        self._keep(kept)
         return dropped
-
-    def _release(self, size_bytes: int) -> int:
-        self.size_bytes -= size_bytes
-        return size_bytes
-
-
-def _message_bytes(messages: list[Message]) -> int:
-    return _ENVELOPE_BYTES * len(messages) + sum([len(message.body) for message in messages])
 
 
 def _answer_bytes(answer: ResponseOut | ErrorOut) -> int:

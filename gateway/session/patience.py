@@ -11,6 +11,8 @@ MISUSES_FORGIVEN_PER_S = 1.0
 class Patience:
     """Counts misuses, and forgets them with time."""
 
+    __slots__ = ("_counted_at", "_misuses")
+
     def __init__(self, *, now: float) -> None:
         self._misuses = 0.0
         self._counted_at = now

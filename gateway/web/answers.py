@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 
 from gateway.protocol.http_api import TEXT
 
@@ -15,6 +15,7 @@ Answer: TypeAlias = tuple[int, Headers, bytes]
 TITLES = {
     200: "OK",
     204: "No Content",
+    301: "Moved Permanently",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -56,18 +57,3 @@ async def send_answer(send: Send, answer: Answer) -> None:
     status, headers, body = answer
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-async def deny_websocket(scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
-    """
-    Refuse an upgrade with *answer* in place of it; nothing may have been sent or received.
-
-    A server without the ASGI extension ``websocket.http.response`` says 403 without a body.
-    """
-    await receive()  # websocket.connect comes first
-    if "websocket.http.response" not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": 1008})
-        return
-    status, headers, body = answer
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": body})

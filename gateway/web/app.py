@@ -1,4 +1,4 @@
-"""The application of the public port: WebSockets, then FastAPI; publishing is before it."""
+"""The application of the public port: FastAPI; publishing and WebSockets are before it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from gateway.errors import Forbidden, GatewayError, InvalidRequest
 from gateway.protocol.http_api import OK
 from gateway.protocol.http_routes import ROUTES, Options, find_route
 from gateway.web.access import request_id_of
-from gateway.web.answers import Answer, Headers, deny_websocket, send_answer, text_answer
+from gateway.web.answers import Answer, Headers, send_answer, text_answer
 from gateway.web.faults import UPGRADE_REQUIRED, problem, render
 from gateway.web.origins import OriginPolicy, page_of
 from gateway.web.unrouted import answer_unrouted
 
 PUBLIC_ROUTES = {
     **{path: methods for path, methods in ROUTES.items() if path != "/config/:opt"},
-    **dict.fromkeys(("/sub", "/docs", "/openapi.yaml", "/openapi.json"), ("GET",)),
+    **dict.fromkeys(
+        ("/sub", "/docs", "/openapi.yaml", "/openapi.json", "/asyncapi.yaml"), ("GET",)
+    ),
 }
 """Every path of the public port and its methods; those that publish are `HttpPort`'s."""
 
@@ -31,8 +33,6 @@ _READING = {"GET", "HEAD", "OPTIONS"}
 class WebParts:
     """What the application needs of the rest of the house."""
 
-    subscribe: ASGIApp
-    """Takes the WebSocket scopes of /sub."""
     origins: OriginPolicy = field(default_factory=OriginPolicy)
     """Which pages may call."""
     routers: Sequence[APIRouter] = ()
@@ -40,7 +40,7 @@ class WebParts:
 
 
 def create_app(parts: WebParts) -> ASGIApp:
-    """Return the ASGI application of the public port: all of it but POST /pub and /mpub."""
+    """Return the ASGI application of the public port: what `HttpProtocol` does not answer."""
     return _PublicApp(parts)
 
 
@@ -48,16 +48,12 @@ class _PublicApp:
     """Sends each scope where it belongs; gives every request its id."""
 
     def __init__(self, parts: WebParts) -> None:
-        self._subscribe = parts.subscribe
         self._origins = parts.origins
         self._rest = _create_rest(parts.routers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http":
+        if scope["type"] == "http":
             await self._http(scope, receive, send)
-        elif kind == "websocket":
-            await self._websocket(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 
@@ -94,15 +90,6 @@ class _PublicApp:
         if not isinstance(found, Options):
             return None
         return self._origins.preflight(scope["headers"], found.allow)
-
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/sub":
-            await self._subscribe(scope, receive, send)
-            return
-        answer = answer_unrouted(
-            {**scope, "method": "GET"}, {"/sub": ("GET",)}, request_id_of(scope["headers"])
-        )
-        await deny_websocket(scope, receive, send, answer)
 
 
 def _create_rest(routers: Sequence[APIRouter]) -> FastAPI:

@@ -1,8 +1,9 @@
 """
 The contract for whoever asks: as it was written, as JSON, and as a page to read.
 
-openapi.yaml stands at the top of the repository; ``static/openapi.yaml`` is a link to it, so that
-an editable install serves the file itself and a built package has a copy.
+openapi.yaml (HTTP) and asyncapi.yaml (the WebSocket) stand at the top of the repository; what is in
+``static/`` is a link to each, so that an editable install serves the file itself and a built
+package has a copy.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ class _Page(Response):
 
 def docs_router() -> APIRouter:
     """
-    Return GET /openapi.yaml, /openapi.json and /docs; they need no secret.
+    Return GET /openapi.yaml, /openapi.json, /asyncapi.yaml and /docs; they need no secret.
 
     Raises:
         FileNotFoundError: The package was built without its files.
     """
     text = (_STATIC / "openapi.yaml").read_text(encoding="utf-8")
+    socket_text = (_STATIC / "asyncapi.yaml").read_text(encoding="utf-8")
     stylesheet = (_STATIC / "docs.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(stylesheet.encode()).digest()).decode()
     page_headers = {
@@ -77,6 +79,10 @@ def docs_router() -> APIRouter:
     @router.get("/openapi.json", response_class=_Json)
     def as_json() -> Response:
         return _Json(msgspec.json.encode(contract()), headers=_HEADERS)
+
+    @router.get("/asyncapi.yaml", response_class=_Yaml)
+    def of_the_socket() -> Response:
+        return _Yaml(socket_text, headers=_HEADERS)
 
     @router.get("/docs", response_class=_Page)
     def as_page() -> Response:

@@ -50,6 +50,8 @@ class _Page:
                 element("a", "openapi.yaml", href="openapi.yaml"),
                 ", ",
                 element("a", "openapi.json", href="openapi.json"),
+                "; what is said on the WebSocket: ",
+                element("a", "asyncapi.yaml", href="asyncapi.yaml"),
                 ".",
             ),
         )
@@ -101,8 +103,11 @@ class _Page:
 
     def _command(self, method: str, path: str, operation: Json, parameters: list[Json]) -> str:
         """Return a command that does it, with the examples of what is required."""
+        server = self._contract["servers"][0]["url"]
         words = ["curl"]
-        if body := operation.get("requestBody"):
+        if "101" in operation["responses"]:
+            words, server = ["websockets"], server.replace("http", "ws", 1)
+        elif body := operation.get("requestBody"):
             example = next(iter(next(iter(body["content"].values()))["examples"].values()))
             words += ["--data-binary", _quoted(example["value"])]
         elif method != "GET":
@@ -112,7 +117,6 @@ class _Page:
             for each in parameters
             if each["in"] == "query" and each.get("required")
         }
-        server = self._contract["servers"][0]["url"]
         words.append(shlex.quote(f"{server}{path}{'?' if query else ''}{urlencode(query)}"))
         return " ".join(words)
 

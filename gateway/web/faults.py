@@ -36,6 +36,7 @@ class CloseCode(enum.IntEnum):
     """Why a WebSocket is closed; from 4500 on it means: do not come back."""
 
     NORMAL = 1000
+    PROTOCOL_ERROR = 1002
     WRONG_KIND = 1003
     NOT_UTF8 = 1007
     TOO_BIG = 1009

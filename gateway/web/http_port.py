@@ -8,6 +8,7 @@ from typing import Protocol
 from gateway.protocol.http_api import NSQ_HEADER, OK, TEXT
 from gateway.web.answers import Headers, encode_answer
 from gateway.web.publish import KnownPublish, PublishPlane
+from gateway.web.websocket_port import WebSocketPort
 
 OK_HEADERS = [(b"content-type", TEXT), (b"content-length", b"%d" % len(OK)), NSQ_HEADER]
 """On every answer of 200 to a publish."""
@@ -29,9 +30,16 @@ class HttpPort:
     """The time limits, the memory and the ordinary answer of one public port."""
 
     def __init__(
-        self, plane: PublishPlane, *, request_timeout_s: float = 30.0, keep_alive_s: float = 75.0
+        self,
+        plane: PublishPlane,
+        *,
+        websockets: WebSocketPort | None = None,
+        request_timeout_s: float = 30.0,
+        keep_alive_s: float = 75.0,
     ) -> None:
         self.plane = plane
+        self.websockets = websockets
+        """Where upgrades go; None: there are none, and who asks for one is answered as HTTP."""
         self.request_timeout_s = request_timeout_s
         """From the first byte of a request to its last."""
         self.keep_alive_s = keep_alive_s

@@ -22,17 +22,19 @@ from gateway.telemetry import get_logger
 from gateway.web.access import new_request_id
 from gateway.web.answers import Answer, encode_answer
 from gateway.web.exchange import Exchange
+from gateway.web.farewell import LINGER_S, close_our_half
 from gateway.web.faults import problem
 from gateway.web.http_head import check_head, unusual_target, with_path
 from gateway.web.http_port import OK_HEADERS, HttpPort
 from gateway.web.publish import MPUB, PUB, read_head
+from gateway.web.websocket_handshake import Asked
+from gateway.web.websocket_port import WebSocketPort
+from gateway.web.websocket_upgrade import WebSocketUpgrade
 
 logger = get_logger()
 
 _ROUTES = {PUB.encode(): PUB, MPUB.encode(): MPUB}
 
-_LINGER_S = 2.0
-"""How long a peer may take to read a last answer, and to stop sending."""
 _SKIPPED_BYTES = 262_144
 """What is read and thrown away of a refused body, for the next request; above it we close."""
 _MAX_HEAD_BYTES = 65_536
@@ -87,10 +89,17 @@ class HttpProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
 
-    def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to the WebSocket."""
+    def _should_upgrade_to_ws(self) -> bool:
+        # An Upgrade in HTTP/1.0 is to be ignored (RFC 9110 §7.8).
+        return self._port.websockets is not None and self.parser.get_http_version() == "1.1"
+
+    def _leave_to_websocket(self, port: WebSocketPort, early: bytes) -> None:
+        """Leave the connection to the WebSocket; *early* came behind the head."""
         self._port.closed(self)
-        super().handle_websocket_upgrade()
+        self.connections.discard(self)
+        asked = Asked(self.parser.get_method(), self.url, self.headers, self.peer)
+        self.parser = None  # type: ignore[assignment] # it holds us, and the socket may stay long
+        WebSocketUpgrade(port, (self.transport, self.server_state), asked, early)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Answer what has arrived in whole all the same; then close."""
@@ -110,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._closing_since is not None or self.transport.is_closing():
             if self._closing_since is None:
                 self._closing_since = now
-            elif now - self._closing_since > _LINGER_S:
+            elif now - self._closing_since > LINGER_S:
                 self.transport.abort()
         elif self._begun_at is not None:
             if now - self._begun_at > port.request_timeout_s:
@@ -130,8 +139,7 @@ class HttpProtocol(HttpToolsProtocol):
         starts_request = self._begun_at is None and self._is_idle
         if starts_request and self._take_known(data):
             return
-        before = self.cycle
-        self._has_body = False
+        before, self._has_body = self.cycle, False
         if not self._parse(data):
             return
         if self._begun_at is not None and self.cycle is before and not self._has_body:
@@ -161,9 +169,11 @@ class HttpProtocol(HttpToolsProtocol):
         if isinstance(self.cycle, Exchange) and self.cycle.more_body:
             self._raw_body = self.cycle
             self._take_raw_body(rest)
-        elif self._should_upgrade() and self._is_idle:
-            self.handle_websocket_upgrade()
-        elif self._should_upgrade():
+        elif (port := self._port.websockets) is None or not self._should_upgrade():
+            return
+        elif self._is_idle and not self.flow.write_paused:
+            self._leave_to_websocket(port, rest)
+        else:
             text = "a WebSocket may be asked for once every answer before it has come"
             self._break_off(InvalidRequest("INVALID_REQUEST", text))
 
@@ -251,8 +261,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_in_head = False
         exchange = Exchange(self, head, keep_alive=stays and not self.parser.should_upgrade())
         exchange.expects_continue = self.expect_100_continue
-        is_first = self._is_idle
-        self.cycle = exchange
+        is_first, self.cycle = self._is_idle, exchange
         if is_first:
             self._run(exchange)
         else:
@@ -383,8 +392,9 @@ class HttpProtocol(HttpToolsProtocol):
         answer with it (RFC 9112 §9.6).
         """
         self._closing_since = self.loop.time()
-        if self._begun_at is None or not self.transport.can_write_eof():
+        if self._begun_at is None:
             self.transport.close()
             return
-        self.transport.write_eof()
-        self.flow.resume_reading()
+        close_our_half(self.transport)
+        if not self.transport.is_closing():
+            self.flow.resume_reading()

@@ -7,7 +7,6 @@ writes what came out of it (docs/flows.md). 200 means that an nsqd answered OK.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -29,10 +28,11 @@ from gateway.secret import Secret
 from gateway.telemetry import get_logger, tally
 from gateway.web.access import chosen_request_id, new_request_id
 from gateway.web.answers import Answer, Headers
+from gateway.web.caller_quota import CallerQuota
 from gateway.web.credentials import AccessPolicy, bearer_secret
 from gateway.web.faults import fault_of, naming, problem
 from gateway.web.origins import OriginPolicy
-from gateway.web.quota import PublishQuota, caller_at
+from gateway.web.quota import PublishQuota
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ logger = get_logger()
 PUB = "/pub"
 MPUB = "/mpub"
 
-_APART_BYTES = 48
+APART_BYTES = 48
 """What CPython takes for a body besides its bytes: the object, and its place in a list."""
 _LEAST_BINARY_BYTES = 5
 """A message in binary: its size, and one byte."""
@@ -151,10 +151,14 @@ class PublishPlane:
         quota: PublishQuota | None = None,
     ) -> None:
         self.publisher = publisher
-        self._limits = limits
+        self.limits = limits
+        """Of what callers may publish, over a socket too."""
         self._origins = origins or OriginPolicy()
         self._access = access or AccessPolicy()
-        self._quota = quota
+        self.callers = CallerQuota(
+            quota, access=self._access, asks_for_auth=lambda: publisher.asks_for_auth
+        )
+        """Who may publish how much; sockets are counted with it too."""
         self._pub_targets: dict[bytes, tuple[str, int]] = {}
         self._mpub_targets: dict[bytes, tuple[str, bool]] = {}
 
@@ -172,14 +176,13 @@ class PublishPlane:
             self._origins.check(head.origins, head.host)
         brought = bearer_secret(head.authorization) if head.authorization else None
         secret = self._access.secret_of(brought)
-        if self._quota is not None:
-            self._quota.admit(self._caller(secret, peer), asyncio.get_running_loop().time())
+        self.callers.admit(secret, peer)
         if head.route == PUB:
             if head.size_bytes is not None:
-                check_body(head.size_bytes, limit_bytes=self._limits.max_msg_size_bytes)
+                check_body(head.size_bytes, limit_bytes=self.limits.max_msg_size_bytes)
         else:
             if head.size_bytes is not None:
-                check_multi_body(head.size_bytes, limit_bytes=self._limits.max_body_size_bytes)
+                check_multi_body(head.size_bytes, limit_bytes=self.limits.max_body_size_bytes)
             # Before the body, as in nsqd; /pub looks at its body first.
             self._mpub_target(head.raw_query)
         return secret
@@ -190,7 +193,7 @@ class PublishPlane:
 
         None when each of them is to be judged anew.
         """
-        if head.route != PUB or not head.is_plain or self._quota is not None:
+        if head.route != PUB or not head.is_plain or self.callers.is_bounded:
             return None
         topic, defer_ms = self._pub_target(head.raw_query)
         return KnownPublish(head, secret, topic, defer_ms)
@@ -203,7 +206,7 @@ class PublishPlane:
 
     def is_too_big(self, head: Head, size_bytes: int) -> bool:
         """Tell whether a body of so many bytes, or more, will be refused by `submit`."""
-        limits = self._limits
+        limits = self.limits
         return size_bytes > (
             limits.max_msg_size_bytes if head.route == PUB else limits.max_body_size_bytes
         )
@@ -219,15 +222,15 @@ class PublishPlane:
             RateLimited, Overloaded: It is too much, for the caller or for all of them.
         """
         if head.route == PUB:
-            check_body(len(body), limit_bytes=self._limits.max_msg_size_bytes)
+            check_body(len(body), limit_bytes=self.limits.max_msg_size_bytes)
             topic, defer_ms = self._pub_target(head.raw_query)
-            self._charge(secret, peer, messages=1)
+            self.callers.charge(secret, peer, messages=1)
             self.publisher.begin(topic, (body,), done, defer_ms=defer_ms, secret=secret)
             return
         topic, is_binary_body = self._mpub_target(head.raw_query)
         # A message of two bytes takes fifty: what the bodies are apart has to be bounded too.
         messages = _announced(body) if is_binary_body else body.count(b"\n") + 1
-        apart_bytes = _APART_BYTES * min(messages, self._limits.max_mpub_count)
+        apart_bytes = APART_BYTES * min(messages, self.limits.max_mpub_count)
         self.publisher.hold(apart_bytes)
 
         def told(error: GatewayError | None) -> None:
@@ -236,29 +239,24 @@ class PublishPlane:
 
         try:
             bodies = self._split(body, is_binary_body=is_binary_body)
-            self._charge(secret, peer, messages=len(bodies))
+            self.callers.charge(secret, peer, messages=len(bodies))
             self.publisher.begin(topic, bodies, told, secret=secret)
         except Exception:
             self.publisher.release(apart_bytes)
             raise
 
-    def _charge(self, secret: Secret | None, peer: str, *, messages: int) -> None:
-        if self._quota is not None:
-            now = asyncio.get_running_loop().time()
-            self._quota.charge(self._caller(secret, peer), messages, now)
-
     def _split(self, body: bytes, *, is_binary_body: bool) -> list[bytes]:
         if not is_binary_body:
-            return split_lines(body, self._limits)
-        check_multi_body(len(body), limit_bytes=self._limits.max_body_size_bytes)
-        return split_binary(body, self._limits)
+            return split_lines(body, self.limits)
+        check_multi_body(len(body), limit_bytes=self.limits.max_body_size_bytes)
+        return split_binary(body, self.limits)
 
     def _pub_target(self, raw_query: bytes) -> tuple[str, int]:
         """Return topic and defer of /pub."""
         target = self._pub_targets.get(raw_query)
         if target is None:
             query = parse_query(raw_query)
-            max_ms = self._limits.max_req_timeout_ms
+            max_ms = self.limits.max_req_timeout_ms
             target = require_topic(query), parse_defer_ms(query, max_ms=max_ms)
             _remember(self._pub_targets, raw_query, target)
         return target
@@ -271,20 +269,6 @@ class PublishPlane:
             target = require_topic(query), is_binary(query)
             _remember(self._mpub_targets, raw_query, target)
         return target
-
-    def _caller(self, secret: Secret | None, peer: str) -> str:
-        """
-        Return whose publishes count together: those of a secret, else those of an address.
-
-        A secret that nobody looks at may be made up: it counts only where an nsqd asks for one.
-        """
-        if (
-            secret is None
-            or secret is self._access.anonymous_secret
-            or not self.publisher.asks_for_auth
-        ):
-            return caller_at(peer)
-        return secret.fingerprint
 
     def count_ok(self, head: Head) -> None:
         """Count an answer of 200."""

@@ -23,6 +23,8 @@ from gateway.session.messages import SUBPROTOCOL
 DEFAULT_MAX_IN_FLIGHT = 10
 _MIN_MSG_TIMEOUT_MS = 1_000
 _MAX_SAMPLE_RATE = 99
+_MAX_ATTEMPTS = 65_535
+"""NSQ counts no further."""
 _RANDOM_NAME_BYTES = 16
 _PARAMETERS = (
     "topic",
@@ -38,27 +40,31 @@ _SHOWN_NAME = 40
 """Characters of an unknown parameter that come back."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SubscribeRequest:
     """A subscription that can be made."""
 
     topic: str
-    channel: str
-    is_viewer: bool
-    """Whether the client named no channel, so that it has one of its own."""
+    channel: str | None
+    """None: the client named none."""
     max_in_flight: int
     msg_timeout_ms: int
     """0 is nsqd's default."""
     finishes_by_itself: bool
     """ack=auto."""
     requeue_on_close_ms: int
+    max_attempts: int
+    """What was tried more often is put off; 0 is never."""
     sample_rate: int
-    subprotocol: str | None
-    """What the answer to the upgrade names; None when the client asked for none."""
+
+    @property
+    def is_viewer(self) -> bool:
+        """Whether it only looks, so that others may look with it."""
+        return self.channel is None and self.finishes_by_itself
 
 
 def parse_subscribe_request(
-    raw_query: bytes, subprotocols: Sequence[str], *, max_in_flight_limit: int, limits: Limits
+    raw_query: bytes, *, max_in_flight_limit: int, limits: Limits
 ) -> SubscribeRequest:
     """
     Read what a client asks for (docs/websocket.md, the address).
@@ -70,16 +76,12 @@ def parse_subscribe_request(
     _refuse_unknown(raw_query)
     topic, channel = _names(query)
     sample_rate = _number(query, "sample_rate", default=0, bounds=(0, _MAX_SAMPLE_RATE))
-    if sample_rate and not is_ephemeral(channel):
+    if sample_rate and channel is not None and not is_ephemeral(channel):
         text = (
             "sample_rate needs a channel of this socket's own (none, or one with #ephemeral): "
             "what nsqd skips is gone for everybody on the channel"
         )
         raise InvalidRequest("INVALID_ARG_SAMPLE_RATE", text)
-    if query.get("max_attempts") not in (None, b"0"):
-        text = "max_attempts is not available in this version; leave it out"
-        raise InvalidRequest("INVALID_ARG_MAX_ATTEMPTS", text)
-    has_channel = query.get("channel") is not None
     msg_timeout_ms = 0
     if query.get("msg_timeout_ms") is not None:
         bounds = (_MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
@@ -87,7 +89,6 @@ def parse_subscribe_request(
     return SubscribeRequest(
         topic=topic,
         channel=channel,
-        is_viewer=not has_channel,
         max_in_flight=_number(
             query,
             "max_in_flight",
@@ -95,12 +96,13 @@ def parse_subscribe_request(
             bounds=(1, max_in_flight_limit),
         ),
         msg_timeout_ms=msg_timeout_ms,
-        finishes_by_itself=_ack(query, default=b"client" if has_channel else b"auto") == b"auto",
+        finishes_by_itself=_ack(query, default=b"auto" if channel is None else b"client")
+        == b"auto",
         requeue_on_close_ms=_number(
             query, "requeue_on_close_ms", default=0, bounds=(0, limits.max_req_timeout_ms)
         ),
+        max_attempts=_number(query, "max_attempts", default=0, bounds=(0, _MAX_ATTEMPTS)),
         sample_rate=sample_rate,
-        subprotocol=_subprotocol(subprotocols),
     )
 
 
@@ -117,14 +119,14 @@ def _refuse_unknown(raw_query: bytes) -> None:
             raise InvalidRequest("INVALID_ARG", text)
 
 
-def _names(query: Query) -> tuple[str, str]:
+def _names(query: Query) -> tuple[str, str | None]:
     if query.get("channel") is not None:
         return require_topic_and_channel(query)
-    return require_topic(query), new_channel_name()
+    return require_topic(query), None
 
 
 def new_channel_name() -> str:
-    """Return a name that no other socket has: ``gw.``, 26 random base32 digits, ``#ephemeral``."""
+    """Return a name that nobody else has: ``gw.``, 26 random base32 digits, ``#ephemeral``."""
     digits = base64.b32encode(secrets.token_bytes(_RANDOM_NAME_BYTES)).decode().rstrip("=")
     return f"gw.{digits.lower()}#ephemeral"
 
@@ -155,7 +157,13 @@ def _ack(query: Query, *, default: bytes) -> bytes:
     return value
 
 
-def _subprotocol(offered: Sequence[str]) -> str | None:
+def choose_subprotocol(offered: Sequence[str]) -> str | None:
+    """
+    Return what the answer to the upgrade names; None when the client offered nothing.
+
+    Raises:
+        InvalidRequest: Nothing of what it offered is spoken here (INVALID_SUBPROTOCOL).
+    """
     if not offered:
         return None
     if SUBPROTOCOL not in offered:

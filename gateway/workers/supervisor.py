@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from gateway.broker.broker import Broker
 from gateway.lifetime import HURRY_S
 from gateway.nsqd_access import NsqdAccess, read_access, read_admin_secret
+from gateway.open_files import OWN_FILES, allow_open_files
 from gateway.planes import PUBLIC_NAME, longest_answer_s, longest_drain_s
 from gateway.service import invitation, management_listener, start_broker, stop_in_order
 from gateway.settings import ServeSettings
@@ -59,6 +60,11 @@ class Supervisor:
         return self._shared.address
 
     @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a drain and a stop are over."""
+        return _longest_drain_s(self._settings) + _STOP_S
+
+    @property
     def management_address(self) -> str:
         """Where the management port listens, host:port, once started."""
         return self._management.address
@@ -77,6 +83,7 @@ class Supervisor:
             read_admin_secret(self._settings)  # the workers do; what is wrong is said here
             self._shared.bind()
             self._management.bind()
+            allow_open_files(_files_of_broker(self._settings) + OWN_FILES)
             await self._management.start(ManagementApp(self))
             self._broker, nsqds, line = await start_broker(self._settings)
             settings = _with_secret(self._settings, access)
@@ -133,7 +140,7 @@ class Supervisor:
         self._phase = Phase.DRAINING
         for keeper in self._keepers:
             keeper.end()
-        deadline_s = longest_drain_s(self._settings) + longest_answer_s(self._settings) + _CLOSING_S
+        deadline_s = _longest_drain_s(self._settings)
         if not await self._ended_within(deadline_s):
             logger.warning("drain incomplete, what is left is cut", within_s=deadline_s)
 
@@ -161,6 +168,16 @@ class Supervisor:
         except TimeoutError:
             return False
         return True
+
+
+def _longest_drain_s(settings: ServeSettings) -> float:
+    """Return what the workers get to drain and to end."""
+    return longest_drain_s(settings) + longest_answer_s(settings) + _CLOSING_S
+
+
+def _files_of_broker(settings: ServeSettings) -> int:
+    """Return how many files the sockets of all workers may take here: those of our own broker."""
+    return settings.workers * settings.max_sockets if settings.uses_embedded_broker else 0
 
 
 def _with_secret(settings: ServeSettings, access: NsqdAccess) -> ServeSettings:

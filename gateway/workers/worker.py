@@ -35,6 +35,11 @@ class Worker:
         self._planes = Planes(order.settings)
         self._planes.adopt(listener)
 
+    @property
+    def longest_end_s(self) -> float:
+        """Within how many seconds a drain and a stop are over."""
+        return self._planes.longest_end_s
+
     async def start(self) -> list[str]:
         """Start the planes, and tell the supervisor what there is to tell."""
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.protocol.authorization import Authorization
@@ -20,7 +22,7 @@ SUBSCRIBED = {"topic": "t", "channel": "c", "max_in_flight": 10, "msg_timeout_ms
 TOO_LATE_S = AUTH_TIMEOUT_S
 
 
-def new(**options: bool) -> Session:
+def new(**options: Any) -> Session:  # noqa: ANN401 - any option
     """Return a session that is not subscribed."""
     return Session(SessionOptions(topic="t", channel="c", **options), now=0.0)
 
@@ -265,6 +267,18 @@ def test_a_secret_that_is_refused_ends_it() -> None:
     ] == read(session, 1.0)
 
 
+def test_what_stands_behind_a_refused_auth_is_not_carried_out() -> None:
+    """The socket has ended; nobody asks for messages any more."""
+    session = asked()
+    session.receive(f"{AUTH}\n{command('RDY', count=3, ref=8)}", 1.0)
+    session.auth_failed("E_AUTH_FAILED", "AUTH failed", EndReason.FORBIDDEN)
+
+    actions = session.go_on(2.0)
+
+    assert ([], [("AUTH", 7, "E_AUTH_FAILED")]) == (actions, codes(session))
+    assert None is session.next_wake()
+
+
 def test_a_drain_takes_a_socket_that_waits_too() -> None:
     """It is told, and closed at its moment."""
     session = asked()
@@ -290,6 +304,17 @@ def test_without_a_broker_so_far_the_subscription_is_answered() -> None:
     assert [response("SUB", {**SUBSCRIBED, "msg_timeout_ms": 30_000})] == answer
     data = {"state": "connected", "nsqds": 1, "lost_ids": []}
     assert [response("NOP", data)] == read(session, 0.0)
+
+
+def test_to_be_without_a_broker_again_is_no_second_subscription() -> None:
+    """Once told, the client is told of changes only; the outage counts from now."""
+    session = new(broker_outage_s=300.0)
+    session.no_source_yet(60_000, 0.0)
+    read(session, 0.0)
+
+    session.no_source_yet(60_000, 50.0)
+
+    assert ([], 350.0) == (read(session, 50.0), session.next_wake())
 
 
 def test_auth_is_answered_although_no_broker_is_there_yet() -> None:
@@ -378,3 +403,14 @@ def test_what_has_ended_is_told_nothing_more() -> None:
 def test_no_repr_tells_a_secret() -> None:
     """Not of an action either, which a traceback or a log could name."""
     assert "alice" not in repr(ALICE)
+
+
+def test_after_the_end_nobody_subscribes_with_a_secret_that_was_kept() -> None:
+    """A broker that wants one while the socket leaves is left too."""
+    session = subscribed()
+    session.receive(AUTH, 0.0)
+    kept = session.kept_secret
+    session.close(1.0)
+
+    assert [] == session.want_auth(2.0)
+    assert Secret(b"alice") == kept

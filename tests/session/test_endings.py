@@ -1,5 +1,7 @@
 """The clocks that end a session: outage, slowness, a close that was begun."""
 
+import math
+
 import pytest
 
 from gateway.session.actions import EndReason
@@ -16,7 +18,7 @@ def endings() -> Endings:
 
 def test_nothing_ends_while_all_is_well(endings: Endings) -> None:
     """No clock runs, so there is no moment to wake for."""
-    assert (None, None) == (endings.due_reason(1e9), endings.next_moment())
+    assert (None, math.inf) == (endings.due_reason(1e9), endings.due)
 
 
 @pytest.mark.parametrize("now,expected", [(399.9, None), (400.0, EndReason.NO_BROKER)])
@@ -26,14 +28,14 @@ def test_an_outage_ends_it_after_its_time(
     """The clock starts when the last broker goes."""
     endings.last_broker_went(100.0)
 
-    assert (expected, 400.0) == (endings.due_reason(now), endings.next_moment())
+    assert (expected, 400.0) == (endings.due_reason(now), endings.due)
 
 
 def test_a_session_that_never_had_a_broker_ends_as_well() -> None:
     """The outage begins with the session."""
     endings = Endings(now=5.0, slow_consumer_s=30.0, broker_outage_s=300.0)
 
-    assert 305.0 == endings.next_moment()
+    assert 305.0 == endings.due
 
 
 @pytest.mark.parametrize("now,expected", [(39.9, None), (40.0, EndReason.SLOW)])
@@ -43,7 +45,7 @@ def test_slowness_ends_it_after_its_time(
     """The clock starts when more waits than may."""
     endings.client_is_slow(10.0)
 
-    assert (expected, 40.0) == (endings.due_reason(now), endings.next_moment())
+    assert (expected, 40.0) == (endings.due_reason(now), endings.due)
 
 
 def test_who_has_caught_up_is_forgiven(endings: Endings) -> None:
@@ -51,27 +53,31 @@ def test_who_has_caught_up_is_forgiven(endings: Endings) -> None:
     endings.client_is_slow(10.0)
     endings.client_has_caught_up()
 
-    assert (False, None) == (endings.is_slow, endings.next_moment())
+    assert (False, math.inf) == (endings.is_slow, endings.due)
 
 
 @pytest.mark.parametrize(
-    "reason,in_flight,now,expected",
+    "reason,is_open,now,expected",
     [
-        (EndReason.DONE, 0, 0.0, EndReason.DONE),
-        (EndReason.DONE, 1, 9.9, None),
-        (EndReason.DONE, 1, 10.0, EndReason.DONE),
-        (EndReason.DRAINED, 0, 9.9, None),
-        (EndReason.DRAINED, 0, 10.0, EndReason.DRAINED),
-        (EndReason.DRAINED, 1, 10.0, EndReason.DRAINED),
+        (EndReason.DONE, False, 0.0, EndReason.DONE),
+        (EndReason.DONE, True, 9.9, None),
+        (EndReason.DONE, True, 10.0, EndReason.DONE),
+        (EndReason.DRAINED, False, 9.9, None),
+        (EndReason.DRAINED, False, 10.0, EndReason.DRAINED),
+        (EndReason.DRAINED, True, 10.0, EndReason.DRAINED),
     ],
 )
 def test_a_close_waits_for_answers_and_a_drain_for_its_moment(
-    endings: Endings, reason: EndReason, in_flight: int, now: float, expected: EndReason | None
+    endings: Endings,
+    reason: EndReason,
+    is_open: bool,  # noqa: FBT001 - one column of the table
+    now: float,
+    expected: EndReason | None,
 ) -> None:
     """A drain spreads its closes over time even when nothing is in flight."""
     endings.close_by(10.0, reason)
 
-    assert expected == endings.closed_reason(in_flight=in_flight, now=now)
+    assert expected == endings.closed_reason(is_open=is_open, now=now)
 
 
 def test_the_earlier_of_two_closes_holds(endings: Endings) -> None:
@@ -79,7 +85,7 @@ def test_the_earlier_of_two_closes_holds(endings: Endings) -> None:
     endings.close_by(10.0, EndReason.DRAINED)
     endings.close_by(60.0, EndReason.DONE)
 
-    assert 10.0 == endings.next_moment()
+    assert 10.0 == endings.due
 
 
 @pytest.mark.parametrize(
@@ -94,5 +100,5 @@ def test_what_the_client_asks_for_is_its_own_close(
 
     assert (True, EndReason.DONE) == (
         endings.is_asked_by_client,
-        endings.closed_reason(in_flight=0, now=0.0),
+        endings.closed_reason(is_open=False, now=0.0),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.frames import Message
-from gateway.session.messages import ErrorOut, MessageOut, Out, Ref, ResponseOut
+from gateway.session.commands import Ref
+from gateway.session.messages import ErrorOut, MessageOut, Out, ResponseOut
 from gateway.session.outbox import MAX_FRAME_BYTES, Outbox
 from gateway.session.window import MARGIN_S, Batch, Window
 from tests.support.deliveries import message, message_id, messages
@@ -17,7 +19,7 @@ from tests.support.deliveries import message, message_id, messages
 
 def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> Batch:
     """Return a batch that came at *now*."""
-    return Batch(source, now=now, timeout_s=timeout_s, ceiling=now + 900.0)
+    return Batch(source, timeout_s, now + timeout_s, ceiling=now + 900.0)
 
 
 def outbox() -> Outbox:
@@ -40,7 +42,7 @@ def test_nothing_waits_at_first() -> None:
     empty = outbox()
 
     assert ([], []) == empty.take(Window(10), 0.0)
-    assert (False, 0, None) == (bool(empty), empty.size_bytes, empty.next_expiry())
+    assert (False, 0, math.inf) == (bool(empty), empty.size_bytes, empty.due)
 
 
 def test_messages_keep_their_order_over_batches() -> None:
@@ -107,7 +109,7 @@ def test_what_expires_while_the_client_takes_nothing_counts_on() -> None:
     box = outbox()
     box.add_messages(batch(now=0.0), messages(1, 2))
     box.add_messages(batch(now=9.0), messages(3))
-    due = box.next_expiry()
+    due = box.due
 
     box.expire(60.0 - MARGIN_S)
     dropped = box.expired
@@ -146,6 +148,16 @@ def test_a_larger_message_goes_alone(before: int) -> None:
 
     alone = [["0000000000000008"], ["0000000000000009"]]
     assert [["0000000000000001"]] * before + alone == frames
+
+
+def test_a_larger_message_leaves_nothing_behind() -> None:
+    """Where it was the last of its batch, the batch is gone with it."""
+    box = outbox()
+    box.add_messages(batch(), [message(8, b"x" * (2 * MAX_FRAME_BYTES))])
+
+    box.take(Window(10), 0.0)
+
+    assert (False, 0, math.inf) == (bool(box), box.size_bytes, box.due)
 
 
 def test_many_answers_take_several_frames() -> None:

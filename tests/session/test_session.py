@@ -89,6 +89,16 @@ def test_a_delivery_is_a_message_frame() -> None:
     assert 1 == session.delivered
 
 
+def test_a_lone_message_waits_for_nothing() -> None:
+    """Its frame is there at the moment at which it came; no timer gathers others."""
+    session = subscribed()
+
+    session.arrived(1, messages(0xA), 5.0)
+
+    assert session.has_frame
+    assert [60_000] == [each["deadline_ms"] for each in lines(session.next_frame(5.0))]
+
+
 def test_what_is_there_goes_in_one_frame() -> None:
     """Messages of one read, of several reads and answers share a frame."""
     session = subscribed()
@@ -242,6 +252,20 @@ def test_a_redelivery_is_answered_by_its_own_id() -> None:
     assert [old] == error_of(session, 61.0)["ids"]
 
 
+def test_what_nsqd_sends_again_a_little_early_is_not_answered_by_the_old_id() -> None:
+    """Its clock runs before ours: a FIN of the first delivery would count for the second."""
+    session = subscribed()
+    (old,) = holding(session, 0xA)
+    session.wake(TIMEOUT_S - MARGIN_S)
+    (new,) = holding(session, 0xA, now=59.8)
+
+    late = session.receive(command("FIN", id=old), 59.9)
+    right = session.receive(command("FIN", id=new), 59.9)
+
+    assert [Finish(1, [A])] == [each for each in late + right if isinstance(each, Finish)]
+    assert old == error_of(session, 59.9)["id"]
+
+
 @pytest.mark.parametrize("verb", ["FIN", "REQ", "TOUCH"])
 def test_a_late_refusal_names_the_delivery(verb: str) -> None:
     """It has no ref, and the id that the client knows."""
@@ -301,9 +325,10 @@ def test_rdy_out_of_range_is_refused(count: int | None) -> None:
     actions = session.receive(command("RDY", count=count, ref=1), 0.0)
 
     error = error_of(session)
+    given = "missing" if count is None else count
     assert [] == actions
     assert ("RDY", 1, "E_INVALID") == (error["cmd"], error["ref"], error["code"])
-    assert f"RDY count is {count}; allowed: 0 to 50 messages" == error["message"]
+    assert f"RDY count is {given}; allowed: 0 to 50 messages" == error["message"]
 
 
 def test_rdy_goes_before_what_is_requeued_in_the_same_frame() -> None:
@@ -378,6 +403,8 @@ def test_refused_answers_are_no_misuse() -> None:
     frame = "\n".join(command("FIN", id=f"{number}") for number in range(10_000))
 
     actions = session.receive(frame, 0.0)
+    while (due := session.next_wake()) is not None:
+        actions += session.wake(due)
 
     assert [] == actions
     assert [f"{number}" for number in range(10_000)] == [each["id"] for each in read(session, 0.0)]

@@ -1,17 +1,11 @@
-"""ack=auto, slow clients, CLS, drain, the end; and the laws that hold for every session."""
+"""ack=auto, slow clients, CLS, drain, the end."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.protocol.frames import ErrorFrame
-from gateway.protocol.identify import Answer
 from gateway.session.actions import (
-    Action,
     EndReason,
     EndSocket,
     Finish,
@@ -25,7 +19,6 @@ from gateway.session.session import Session
 from gateway.session.window import MARGIN_S
 from tests.support.deliveries import (
     ANSWER,
-    answered,
     command,
     delivery_ids,
     holding,
@@ -392,126 +385,16 @@ def test_rdy_in_the_frame_that_ends_the_socket_draws_nothing_in() -> None:
     assert [EndSocket(EndReason.TOO_MANY_ERRORS)] == actions
 
 
-# Laws
+def test_sources_that_are_left_get_back_what_they_delivered() -> None:
+    """What was read and what was not; what has timed out is theirs already."""
+    session = subscribed(sources=2)
+    early = holding(session, 0xA)
+    read_ids = holding(session, 0xB, source=2, now=50.0)
+    session.arrived(2, messages(0xC), 50.0)
 
+    actions = session.sources_left(61.0)
 
-class Deliveries(RuleBasedStateMachine):
-    """
-    A broker and a client around one session, with a clock that only moves on.
-
-    The broker answers each delivery at most once: by FIN, by REQ, by its timeout, or with the end
-    of the connection. What the session forwards must fit to that, and leave nothing out.
-    """
-
-    @initialize(auto=st.booleans(), size=st.integers(1, 5))
-    def subscribe(self, auto: bool, size: int) -> None:  # noqa: FBT001 - hypothesis draws it
-        """Open a session on two sources with different timeouts."""
-        options = SessionOptions(
-            topic="t", channel="c", max_in_flight=size, finishes_by_itself=auto, buffer_bytes=2_000
-        )
-        self.now, self.number, self.sources = 0.0, 0, 0
-        self.in_flight: dict[tuple[int, bytes], float] = {}
-        """What the broker waits for: its deadline by (source, message id)."""
-        self.answers: Counter[tuple[int, bytes]] = Counter()
-        self.client: dict[str, tuple[int, bytes]] = {}
-        """What the client has got and not answered."""
-        self.source_of: dict[bytes, int] = {}
-        self.timeouts: dict[int, float] = {}
-        self.is_ended = False
-        self.session = Session(options, now=0.0)
-        self.open_source(60.0)
-        self.open_source(5.0)
-
-    @rule(timeout_s=st.sampled_from([5.0, 60.0]))
-    def open_source(self, timeout_s: float) -> None:
-        """Let a broker come."""
-        self.sources += 1
-        self.timeouts[self.sources] = timeout_s
-        self.do(self.session.source_opened(self.sources, Answer(msg_timeout=int(timeout_s * 1000))))
-
-    @precondition(lambda self: self.timeouts)
-    @rule(data=st.data(), sizes=st.lists(st.integers(1, 900), min_size=1, max_size=4))
-    def deliver(self, data: st.DataObject, sizes: list[int]) -> None:
-        """Let a broker deliver messages that it has not delivered before."""
-        source = data.draw(st.sampled_from(sorted(self.timeouts)))
-        batch = []
-        for size in sizes:
-            self.number += 1
-            batch.append(message(self.number, b"x" * size))
-            self.in_flight[source, batch[-1].id] = self.now + self.timeouts[source]
-            self.source_of[batch[-1].id] = source
-        self.do(self.session.arrived(source, batch, self.now))
-
-    @rule()
-    def write(self) -> None:
-        """Let the client take a frame."""
-        if not self.is_ended and (frame := self.session.next_frame(self.now)) is not None:
-            for delivery_id in delivery_ids(lines(frame)):
-                digits = delivery_id[:16].encode()
-                self.client[delivery_id] = (self.source_of[digits], digits)
-            self.do(self.session.frame_written(self.now))
-
-    @precondition(lambda self: self.client)
-    @rule(data=st.data(), verb=st.sampled_from(["FIN", "REQ"]))
-    def answer(self, data: st.DataObject, verb: str) -> None:
-        """Let the client answer some of what it has got."""
-        ids = data.draw(st.lists(st.sampled_from(sorted(self.client)), min_size=1, max_size=5))
-        self.do(self.session.receive(command(verb, ids=ids), self.now))
-
-    @rule(count=st.integers(0, 5))
-    def change_window(self, count: int) -> None:
-        """Let the client say RDY."""
-        self.do(self.session.receive(command("RDY", count=count), self.now))
-
-    @precondition(lambda self: len(self.timeouts) > 1)
-    @rule(data=st.data())
-    def lose_source(self, data: st.DataObject) -> None:
-        """Let a broker go."""
-        source = data.draw(st.sampled_from(sorted(self.timeouts)))
-        del self.timeouts[source]
-        self.in_flight = {key: at for key, at in self.in_flight.items() if key[0] != source}
-        self.do(self.session.source_lost(source, self.now))
-
-    @rule(gap_s=st.floats(0.0, 40.0))
-    def wait(self, gap_s: float) -> None:
-        """Let time pass; the shell wakes the session when it asked for it."""
-        end = self.now + gap_s
-        while (due := self.session.next_wake()) is not None and due <= end:
-            self.now = max(self.now, due)
-            self.do(self.session.wake(self.now))
-        self.now = end
-        self.in_flight = {key: at for key, at in self.in_flight.items() if at > end}
-
-    def do(self, actions: list[Action]) -> None:
-        """Carry out what the session wants, as the broker does."""
-        for _, source, digits in answered(actions):
-            self.answers[source, digits] += 1
-            # Nothing is answered twice, too late, or on another source.
-            assert self.in_flight.pop((source, digits)) > self.now
-        if any(isinstance(action, EndSocket) for action in actions):
-            self.end()
-
-    def end(self) -> None:
-        """Close as the shell does."""
-        self.is_ended = True
-        self.do(self.session.close(self.now))
-        # What is left the broker times out: it has passed its deadline, or is within the margin.
-        assert all(at - MARGIN_S <= self.now for at in self.in_flight.values())
-
-    @invariant()
-    def an_answer_is_given_once(self) -> None:
-        """FIN or REQ, and one of them only."""
-        assert all(count == 1 for count in self.answers.values())
-
-    @invariant()
-    def the_bytes_add_up(self) -> None:
-        """Nothing waits exactly when nothing is counted."""
-        assert self.session.has_frame == (self.session.waiting_bytes > 0)
-
-    def teardown(self) -> None:
-        """Close: everything that the broker still waits for is handed back."""
-        if not self.is_ended:
-            self.end()
-
-
-TestDeliveries = Deliveries.TestCase
+    assert [Ready(0), Requeue(2, [B, C], 0)] == actions
+    assert [Ready(10)] == session.source_opened(3, ANSWER)
+    lost = [each["data"]["lost_ids"] for each in read(session, 61.0)]
+    assert [early, read_ids, []] == lost

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ A = digits(0xA).decode()
 
 def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> Batch:
     """Return a batch that TOUCH can keep for 900 s."""
-    return Batch(source, now=now, timeout_s=timeout_s, ceiling=now + 900.0)
+    return Batch(source, timeout_s, now + timeout_s, ceiling=now + 900.0)
 
 
 def test_an_id_is_the_messages_id_and_the_number_of_its_batch() -> None:
@@ -87,7 +90,7 @@ def test_a_delivery_is_overdue_a_little_before_its_deadline() -> None:
     before = window.room
     window.expire(due)
 
-    assert (1, 0, None) == (before, window.room, window.next_expiry())
+    assert (1, 0, math.inf) == (before, window.room, window.due)
 
 
 def test_an_overdue_delivery_is_answered_until_its_deadline() -> None:
@@ -115,12 +118,12 @@ def test_deadlines_may_come_in_any_order() -> None:
     window = Window(10)
     window.add(batch(1, timeout_s=60.0), messages(1))
     window.add(batch(2, timeout_s=5.0), messages(2))
-    first = window.next_expiry()
+    first = window.due
 
     window.expire(5.0)
 
     assert (5.0 - MARGIN_S, 9) == (first, window.room)
-    assert 60.0 - MARGIN_S == window.next_expiry()
+    assert 60.0 - MARGIN_S == window.due
 
 
 def test_what_its_source_sends_again_can_no_longer_be_answered() -> None:
@@ -161,12 +164,12 @@ def test_touch_brings_an_overdue_delivery_back() -> None:
 def test_touch_does_not_reach_beyond_the_ceiling() -> None:
     """At max_msg_timeout after the delivery the broker takes it back, however often touched."""
     window = Window(10)
-    late = Batch(1, now=0.0, timeout_s=60.0, ceiling=70.0)
+    late = Batch(1, 60.0, deadline=60.0, ceiling=70.0)
     (delivery_id,) = window.add(late, messages(1))
     window.add(batch(now=30.0), messages(2))
 
     window.touch(delivery_id, 50.0)
-    due = window.next_expiry()
+    due = window.due
     window.expire(70.0)
 
     assert 60.0 - MARGIN_S == due
@@ -211,6 +214,70 @@ def test_what_is_left_at_the_end_is_what_can_still_be_answered() -> None:
     assert (0, {}) == (len(window), window.take_all(69.9))
 
 
+def test_answers_given_together_are_told_by_source() -> None:
+    """Held, overdue, of several batches and numbers; those that cannot count are told apart."""
+    window = Window(10)
+    old = window.add(batch(1, timeout_s=5.0), messages(1, 2))
+    window.expire(4.9)
+    ids = old + window.add(batch(2), messages(3)) + window.add(batch(1), messages(4, 4, 5))
+
+    taken, refused = window.take_many(["x", *ids, ids[0]], 4.9)
+
+    expected = {1: [digits(1), digits(2), digits(4), digits(4), digits(5)], 2: [digits(3)]}
+    assert (expected, ["x", ids[0]], 0) == (taken, refused, len(window))
+
+
+def test_answers_given_together_are_late_together() -> None:
+    """At the deadline of their batch all of them are refused."""
+    window = Window(10)
+    ids = window.add(batch(), messages(1, 2, 3))
+
+    assert ({}, ids) == window.take_many(ids, 60.0)
+
+
+def test_the_second_of_two_in_one_batch_has_a_number_of_its_own() -> None:
+    """Its neighbours have the number of the batch, and nothing is held under another name."""
+    window = Window(10)
+
+    ids = window.add(batch(), messages(1, 2, 1, 3))
+
+    numbers = [delivery_id.partition("-")[2] for delivery_id in ids]
+    assert (["1", "1", "2", "1"], 4) == (numbers, len(window))
+    assert {1: [digits(1), digits(2), digits(1), digits(3)]} == window.take_many(ids, 1.0)[0]
+
+
+def test_ids_that_look_like_several_come_back_as_they_were() -> None:
+    """A broker may put the end of another delivery's id into its own."""
+    window = Window(10)
+    odd = b"abcdef-1\nghijklm"
+    sent = messages(0xA, 0xB, 0xC)
+    sent[1].id = sent[2].id = odd
+    first, _, second = window.add(batch(), sent)
+
+    taken, _ = window.take_many([first, second], 1.0)
+
+    assert {1: [digits(0xA), odd]} == taken
+
+
+@given(
+    st.lists(st.binary(min_size=16, max_size=16) | st.just(b"\n-1\n" * 4), max_size=6, min_size=1),
+    st.randoms(use_true_random=False),
+)
+def test_any_ids_come_back_together(raws: list[bytes], random: Random) -> None:
+    """Whatever bytes a broker gives as ids, and in whatever order they are answered."""
+    window = Window(1)
+    sent = messages(*range(len(raws)))
+    for each, raw in zip(sent, raws, strict=True):
+        each.id = raw
+    by_id = dict(zip(window.add(batch(), sent), raws, strict=True))
+    ids = sorted(by_id)
+    random.shuffle(ids)
+
+    taken, refused = window.take_many(ids, 1.0)
+
+    assert (len(raws), {1: [by_id[each] for each in ids]}, []) == (len(by_id), taken, refused)
+
+
 @given(st.binary(min_size=16, max_size=16))
 def test_any_16_bytes_come_back_from_a_delivery_id(raw: bytes) -> None:
     """An id is opaque: what the broker sent is what it gets."""
@@ -229,20 +296,20 @@ def test_any_16_bytes_come_back_from_a_delivery_id(raw: bytes) -> None:
         max_size=30,
     )
 )
-def test_expire_at_next_expiry_is_never_late(deliveries: list[tuple[float, float, str]]) -> None:
+def test_expire_at_due_is_never_late(deliveries: list[tuple[float, float, str]]) -> None:
     """However timeouts, touches and answers mix, nothing is within its margin and still counted."""
     window = Window(100)
     now = 0.0
     held: dict[str, float] = {}
     for number, (gap_s, timeout_s, then) in enumerate(deliveries):
         end = now + gap_s
-        while (due := window.next_expiry()) is not None and due <= end:
+        while (due := window.due) <= end:
             now = max(now, due)
             window.expire(now)
             held = {key: at for key, at in held.items() if at - MARGIN_S > now}
             assert 100 - window.room == len(window) - len(held)
         now = end
-        made = Batch(1, now=now, timeout_s=timeout_s, ceiling=now + 1.5 * timeout_s)
+        made = Batch(1, timeout_s, now + timeout_s, ceiling=now + 1.5 * timeout_s)
         (delivery_id,) = window.add(made, messages(number))
         held[delivery_id] = made.deadline
         oldest = next(iter(held))

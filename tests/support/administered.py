@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from starlette.types import Receive, Scope, Send
 
 from gateway.client.administration import Administration
 from gateway.client.auth_survey import AuthSurvey
@@ -66,14 +65,9 @@ async def administered(*nsqds: str, setup: Setup = Setup()) -> AsyncIterator[htt
             ),
             identity=IDENTITY,
         )
-        app = create_app(WebParts(subscribe=_nobody, routers=[admin_router(parts)]))
+        app = create_app(WebParts(routers=[admin_router(parts)]))
         yield await life.enter_async_context(http_client(app))
 
 
 async def _no() -> bool:
     return False
-
-
-async def _nobody(scope: Scope, receive: Receive, send: Send) -> None:
-    """Take no WebSocket."""
-    raise NotImplementedError

@@ -46,15 +46,3 @@ def http_scope(
         "query_string": query,
         "headers": list(headers),
     }
-
-
-def websocket_scope(path: str, *, can_answer: bool = True) -> dict[str, Any]:
-    """Return the scope of an upgrade; *can_answer*: the server lets it be refused with a body."""
-    extensions: dict[str, Any] = {"websocket.http.response": {}} if can_answer else {}
-    return {
-        "type": "websocket",
-        "path": path,
-        "query_string": b"",
-        "headers": [(b"host", b"gateway:8080")],
-        "extensions": extensions,
-    }

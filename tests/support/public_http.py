@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import httpx
-from starlette.types import Receive, Scope, Send
 
 from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
@@ -18,6 +17,7 @@ from gateway.web.http_port import HttpPort
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.origins import OriginPolicy
 from gateway.web.publish import Publishes, PublishPlane
+from gateway.web.websocket_port import WebSocketPort
 
 _WAIT_S = 15.0
 
@@ -39,26 +39,21 @@ async def public_http(
     *,
     origins: OriginPolicy | None = None,
     times_s: dict[str, float] | None = None,
-    ws: Any = "none",  # noqa: ANN401 - uvicorn's
+    websockets: WebSocketPort | None = None,
     **plane: Any,  # noqa: ANN401
 ) -> AsyncIterator[PublicHttp]:
     """Answer with *publisher*; *times_s* are `HttpPort`'s, *plane* the rest of `PublishPlane`'s."""
     origins = origins or OriginPolicy()
     port = HttpPort(
-        PublishPlane(publisher, limits or Limits(), origins=origins, **plane), **(times_s or {})
+        PublishPlane(publisher, limits or Limits(), origins=origins, **plane),
+        websockets=websockets,
+        **(times_s or {}),
     )
-    listener = HttpListener("the public port", "127.0.0.1:0", grace_s=0.2, ws=ws)
-    await listener.start(
-        create_app(WebParts(subscribe=_nobody, origins=origins)), http=partial(HttpProtocol, port)
-    )
+    listener = HttpListener("the public port", "127.0.0.1:0", grace_s=0.2)
+    await listener.start(create_app(WebParts(origins=origins)), http=partial(HttpProtocol, port))
     url = f"http://{listener.address}"
     try:
         async with httpx.AsyncClient(base_url=url, timeout=_WAIT_S, trust_env=False) as http:
             yield PublicHttp(listener.address, http, listener)
     finally:
         await listener.stop()
-
-
-async def _nobody(scope: Scope, receive: Receive, send: Send) -> None:
-    """Subscribe nobody."""
-    raise NotImplementedError

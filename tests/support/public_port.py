@@ -16,8 +16,11 @@ from gateway.web.credentials import AccessPolicy
 from gateway.web.http_port import HttpPort
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.publish import PublishPlane
+from gateway.web.socket_publishing import SocketPublishing
 from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
-from gateway.web.websocket_protocol import WebSocketProtocol
+from gateway.web.websocket_port import WebSocketPort
+
+MIB = 1_048_576
 
 
 @asynccontextmanager
@@ -37,18 +40,21 @@ async def public_port(
     await discovery.start()
     publisher = Publisher(discovery=discovery, options=PublisherOptions(connections_per_nsqd=1))
     await publisher.start()
-    subscribe = SubscribeEndpoint(SubscribeOptions(discovery=discovery, access=access, **options))
-    port = HttpPort(PublishPlane(publisher, Limits(), access=access))
-    listener = HttpListener(
-        "the public port",
-        "127.0.0.1:0",
-        ws=WebSocketProtocol,
-        ws_ping_interval=None,
-        ws_per_message_deflate=False,
+    plane = PublishPlane(publisher, Limits(), access=access)
+    subscribe = SubscribeEndpoint(
+        SubscribeOptions(
+            discovery=discovery,
+            publishing=SocketPublishing(publisher, plane.callers),
+            access=access,
+            **options,
+        )
     )
-    await listener.start(
-        create_app(WebParts(subscribe=subscribe)), http=partial(HttpProtocol, port)
+    websockets = WebSocketPort(
+        subscribe, max_frame_bytes=2 * MIB, ping_interval_s=None, ping_timeout_s=None
     )
+    port = HttpPort(plane, websockets=websockets)
+    listener = HttpListener("the public port", "127.0.0.1:0")
+    await listener.start(create_app(WebParts()), http=partial(HttpProtocol, port))
     try:
         yield f"http://{listener.address}"
     finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import nsqd, toxiproxy
+from tests.support import asyncapi_parser, chromium, nsqd, socket_clients, toxiproxy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,15 @@ class Witness:
 
 
 _BUILD_IT = "`make witnesses` builds it with Go (Debian: golang-go)"
+_INSTALL_IT = "`make witnesses` installs it with npm (Debian: nodejs npm)"
 
 WITNESSES = (
     Witness(name="nsqd", find=nsqd.nsqd_binary, remedy=_BUILD_IT),
     Witness(name="toxiproxy", find=toxiproxy.toxiproxy_binary, remedy=_BUILD_IT),
+    Witness(name="gorilla", find=socket_clients.go_client, remedy=_BUILD_IT),
+    Witness(name="node", find=socket_clients.node_clients, remedy=_INSTALL_IT),
+    Witness(name="chromium", find=chromium.chromium_binary, remedy="Debian: chromium"),
+    Witness(name="asyncapi", find=asyncapi_parser.asyncapi_parser, remedy=_INSTALL_IT),
 )
 
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import pytest_asyncio
-from starlette.types import Receive, Scope, Send
 
 from gateway.errors import NoBroker
 from gateway.web import app as app_module
 from gateway.web.app import WebParts, _PublicApp, create_app
 from gateway.web.origins import OriginPolicy
-from tests.support.asgi import Exchange, http_client, websocket_scope
+from tests.support.asgi import Exchange, http_client
 from tests.support.public_http import public_http
 from tests.support.recording_publisher import RecordingPublisher
-
-
-async def subscribe(scope: Scope, receive: Receive, send: Send) -> None:
-    """Accept, as the subscribe plane would."""
-    del scope, receive
-    await send({"type": "websocket.accept"})
-
 
 FRIEND = OriginPolicy(("http://friend",))
 
@@ -37,7 +28,7 @@ def publisher() -> RecordingPublisher:
 @pytest.fixture
 def parts() -> WebParts:
     """What is behind publishing, which one foreign page may use."""
-    return WebParts(subscribe=subscribe, origins=FRIEND)
+    return WebParts(origins=FRIEND)
 
 
 @pytest_asyncio.fixture
@@ -261,24 +252,6 @@ async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: WebParts
     answer = await http_client(app).get("/double?number=x")
 
     assert (400, "INVALID_REQUEST") == (answer.status_code, answer.json()["message"])
-
-
-async def test_a_websocket_of_sub_goes_to_the_subscribe_plane(parts: WebParts) -> None:
-    """The endpoint gets the scope as it came."""
-    exchange = await Exchange(websocket_scope("/sub"), []).run(create_app(parts))
-
-    assert [{"type": "websocket.accept"}] == exchange.sent
-
-
-async def test_a_websocket_elsewhere_is_refused_before_the_upgrade(parts: WebParts) -> None:
-    """The refusal is 404 with a problem body."""
-    scope = websocket_scope("/ws")
-
-    exchange = await Exchange(scope, [{"type": "websocket.connect"}]).run(create_app(parts))
-
-    start, body = exchange.sent
-    assert ("websocket.http.response.start", 404) == (start["type"], start["status"])
-    assert "there is no /ws; there are /sub" == json.loads(body["body"])["detail"]
 
 
 async def test_start_and_end_of_the_server_are_answered(parts: WebParts) -> None:

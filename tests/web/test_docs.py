@@ -15,7 +15,6 @@ from zipfile import ZipFile
 import httpx
 import pytest
 import yaml
-from starlette.types import Receive, Scope, Send
 
 from gateway.web.app import WebParts, create_app
 from gateway.web.docs import docs_router
@@ -23,28 +22,28 @@ from tests.support.asgi import http_client
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = (ROOT / "openapi.yaml").read_text(encoding="utf-8")
-
-
-async def nobody(scope: Scope, receive: Receive, send: Send) -> None:
-    """Subscribe nobody."""
+SOCKET_CONTRACT = (ROOT / "asyncapi.yaml").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of the public application with nothing but the documentation."""
-    parts = WebParts(subscribe=nobody, routers=[docs_router()])
+    parts = WebParts(routers=[docs_router()])
     async with http_client(create_app(parts)) as client:
         yield client
 
 
+@pytest.mark.parametrize(
+    "path,contract", [("/openapi.yaml", CONTRACT), ("/asyncapi.yaml", SOCKET_CONTRACT)]
+)
 async def test_the_contract_is_the_file_at_the_top_of_the_repository(
-    client: httpx.AsyncClient,
+    path: str, contract: str, client: httpx.AsyncClient
 ) -> None:
     """Comments and order are as they were written."""
-    answer = await client.get("/openapi.yaml")
+    answer = await client.get(path)
 
     assert (200, "application/yaml") == (answer.status_code, answer.headers["content-type"])
-    assert CONTRACT == answer.content.decode()
+    assert contract == answer.content.decode()
 
 
 async def test_the_json_says_the_same(client: httpx.AsyncClient) -> None:
@@ -75,7 +74,7 @@ async def test_the_page_may_use_its_own_stylesheet_and_nothing_else(
     assert "no-referrer" == answer.headers["referrer-policy"]
 
 
-@pytest.mark.parametrize("path", ["/openapi.yaml", "/openapi.json", "/docs"])
+@pytest.mark.parametrize("path", ["/openapi.yaml", "/openapi.json", "/asyncapi.yaml", "/docs"])
 async def test_a_browser_takes_each_for_what_it_is(path: str, client: httpx.AsyncClient) -> None:
     """No type is guessed, and each answer has the id of its request."""
     answer = await client.get(path, headers={"X-Request-Id": "r-1"})
@@ -91,21 +90,22 @@ async def test_the_page_is_made_once(client: httpx.AsyncClient) -> None:
     assert answers[0].content == answers[1].content
 
 
-_PRINT_THE_CONTRACT = """
+_PRINT_THE_CONTRACTS = """
 import sys
 from gateway.web.docs import docs_router
-[route] = [route for route in docs_router().routes if route.path == "/openapi.yaml"]
+routes = {route.path: route for route in docs_router().routes}
 assert sys.modules["gateway"].__file__.startswith(sys.path[0])
-sys.stdout.buffer.write(route.endpoint().body)
+for path in ("/openapi.yaml", "/asyncapi.yaml"):
+    sys.stdout.buffer.write(routes[path].endpoint().body)
 """
 
 
-def test_a_built_package_has_the_contract(tmp_path: Path) -> None:
-    """A wheel holds a copy of the file, and serves it from where it is unpacked."""
+def test_a_built_package_has_both_contracts(tmp_path: Path) -> None:
+    """A wheel holds a copy of each file, and serves it from where it is unpacked."""
     tree, wheels, installed = tmp_path / "tree", tmp_path / "wheels", tmp_path / "installed"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "gateway", tree / "gateway", symlinks=True, ignore=skip)
-    for name in ("openapi.yaml", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("openapi.yaml", "asyncapi.yaml", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     build = f"import setuptools.build_meta as b; b.build_wheel({str(wheels)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
@@ -113,9 +113,9 @@ def test_a_built_package_has_the_contract(tmp_path: Path) -> None:
     with ZipFile(wheel) as archive:
         archive.extractall(installed)
 
-    program = f"import sys; sys.path.insert(0, {str(installed)!r})\n{_PRINT_THE_CONTRACT}"
+    program = f"import sys; sys.path.insert(0, {str(installed)!r})\n{_PRINT_THE_CONTRACTS}"
     run = subprocess.run(
         [sys.executable, "-I", "-c", program], cwd=tmp_path, check=True, capture_output=True
     )
 
-    assert CONTRACT == run.stdout.decode()
+    assert CONTRACT + SOCKET_CONTRACT == run.stdout.decode()

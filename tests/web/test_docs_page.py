@@ -64,7 +64,7 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
     """Links lead to parts of the page and to the contract itself, and there is nothing else."""
     elsewhere = {link for link in READER.values("href") if not link.startswith("#")}
 
-    assert {"openapi.yaml", "openapi.json"} == elsewhere
+    assert {"openapi.yaml", "openapi.json", "asyncapi.yaml"} == elsewhere
     assert set() == READER.names & {"script", "link", "img", "iframe", "form", "object", "base"}
     assert set() == {name for name, _ in READER.attributes} & {"src", "style", "onclick"}
 
@@ -116,6 +116,7 @@ def test_a_command_is_ready_to_be_pasted() -> None:
     )
     assert r"curl --data-binary $&#x27;one\ntwo\nthree\n&#x27;" in PAGE
     assert "<pre>curl http://127.0.0.1:8080/ping</pre>" in PAGE
+    assert "<pre>websockets &#x27;ws://127.0.0.1:8080/sub?topic=orders&#x27;</pre>" in PAGE
 
 
 def test_the_stylesheet_is_in_the_page_as_it_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.protocol.wire import Limits
 from gateway.web.http_protocol import HttpProtocol
-from gateway.web.websocket_protocol import WebSocketProtocol
+from tests.support.echo_gate import echo_websockets
 from tests.support.manual_clock import turn, until
 from tests.support.public_http import PublicHttp, public_http
 from tests.support.raw_http import read_answer, speak
@@ -79,7 +79,7 @@ async def test_the_end_of_a_long_body_is_not_counted_as_the_next_head(
 async def test_a_websocket_behind_a_publish_is_not_opened(publisher: WaitingPublisher) -> None:
     """Its answer would come first, and the publish's in the middle of its frames."""
     async with (
-        public_http(publisher, ws=WebSocketProtocol) as served,
+        public_http(publisher, websockets=echo_websockets()) as served,
         raw_socket(served.address) as raw,
     ):
         await raw.send(POST + b"GET /sub HTTP/1.1\r\nHost: gateway\r\n" + UPGRADE + b"\r\n")
@@ -97,7 +97,7 @@ async def test_a_publish_that_offers_a_websocket_is_a_publish(before: bytes) -> 
     """Nothing of what was asked before on the connection is taken for its handshake."""
     publisher = RecordingPublisher()
     async with (
-        public_http(publisher, ws=WebSocketProtocol) as served,
+        public_http(publisher, websockets=echo_websockets()) as served,
         raw_socket(served.address) as raw,
     ):
         if before:

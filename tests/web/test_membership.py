@@ -19,7 +19,7 @@ from gateway.protocol.identify import Answer, Offer
 from gateway.secret import Secret
 from gateway.session.actions import PauseReading, ResumeReading
 from gateway.session.actions import Ready as Window
-from gateway.web.membership import Common, Membership
+from gateway.web.membership import Common, OwnMembership
 from gateway.web.recheck import Rechecks
 from tests.support.guarded_broker import GuardedBroker
 from tests.support.scripted_broker import refuse
@@ -33,7 +33,7 @@ class Socket(SubscriptionListener):
 
     def __init__(self) -> None:
         super().__init__()
-        self.membership: Membership | None = None
+        self.membership: OwnMembership | None = None
         self.authorizations: list[Authorization | None] = []
 
     def source_opened(self, source: int, answer: Answer) -> None:
@@ -48,6 +48,10 @@ class Socket(SubscriptionListener):
 
     def secret_refused(self, error: BrokerRefused) -> None:
         """Keep nothing: nobody asks again here."""
+
+    def channel_paused(self, is_paused: bool) -> None:  # noqa: FBT001 - as it is told
+        """Keep it."""
+        self.told.put_nowait(("paused", 0, is_paused))
 
 
 @pytest_asyncio.fixture
@@ -69,15 +73,19 @@ def common(broker: GuardedBroker) -> Common:
 
 @asynccontextmanager
 async def member(
-    common: Common, *, channel: str = "c", is_viewer: bool = False, msg_timeout: int = 0
-) -> AsyncIterator[Membership]:
+    common: Common,
+    *,
+    channel: str = "c",
+    refusal_channel: str | None = None,
+    msg_timeout: int = 0,
+) -> AsyncIterator[OwnMembership]:
     """Return a membership of "t" that has not joined, and leave it."""
     socket = Socket()
     offer = Offer(feature_negotiation=True, msg_timeout=msg_timeout)
     options = SubscriptionOptions(
         topic="t", channel=channel, connection=ConnectionOptions(offer=offer)
     )
-    membership = Membership(common, options, socket, is_viewer=is_viewer)
+    membership = OwnMembership(common, options, socket, refusal_channel=refusal_channel)
     socket.membership = membership
     try:
         yield membership
@@ -92,7 +100,7 @@ async def test_a_secret_that_comes_late_joins(broker: GuardedBroker, common: Com
             await membership.join(None)
         await membership.join(ALICE)
 
-        assert [1] == list(membership.sources)
+        assert [1] == membership.sources
         assert [broker.address] == membership.auth_addresses()
         assert ALICE == membership.secret
 
@@ -112,26 +120,28 @@ async def test_joining_again_leaves_what_was_joined(broker: GuardedBroker, commo
     broker.wants_auth(wants=False)
     async with member(common) as membership:
         await membership.join(None)
-        membership.regulate(Window(7))
+        membership.carry_out(Window(7))
         await broker.peers[0].next(Ready)
         broker.wants_auth(wants=True)
         await membership.join(ALICE)
         await broker.peers[0].gone()
         ready = await broker.peers[1].next(Ready)
 
-        assert (7, [1]) == (ready.count, list(membership.sources))
+        assert (7, [1]) == (ready.count, membership.sources)
         assert 1 == len(broker.peers[0].all(StartClose))
 
 
 async def test_reading_stays_paused_over_a_new_subscription(common: Common) -> None:
     """What a slow client may have waiting is bounded all the while."""
     async with member(common) as membership:
-        membership.regulate(PauseReading())
+        membership.carry_out(PauseReading())
         await membership.join(ALICE)
-        paused = membership.subscription._is_reading
-        membership.regulate(ResumeReading())
+        subscription = membership._subscription
+        assert subscription is not None
+        paused = subscription._is_reading
+        membership.carry_out(ResumeReading())
 
-        assert (False, True) == (paused, membership.subscription._is_reading)
+        assert (False, True) == (paused, subscription._is_reading)
 
 
 async def test_a_refusal_is_remembered_for_all_sockets(
@@ -161,13 +171,13 @@ async def test_that_a_secret_is_wanted_is_remembered_too(
     assert 1 == len(broker.all(Identify))
 
 
-@pytest.mark.parametrize("is_viewer,asked", [(True, 1), (False, 2)])
-async def test_the_random_channels_of_viewers_are_one_to_a_refusal(
-    broker: GuardedBroker, common: Common, *, is_viewer: bool, asked: int
+@pytest.mark.parametrize("refusal_channel,asked", [("", 1), (None, 2)])
+async def test_channels_with_random_names_are_one_to_a_refusal(
+    broker: GuardedBroker, common: Common, refusal_channel: str | None, asked: int
 ) -> None:
     """Another channel that was chosen is another question."""
     for channel in ("gw.a#ephemeral", "gw.b#ephemeral"):
-        async with member(common, channel=channel, is_viewer=is_viewer) as membership:
+        async with member(common, channel=channel, refusal_channel=refusal_channel) as membership:
             with pytest.raises(BrokerRefused):
                 await membership.join(Secret(b"wrong"))
 
@@ -196,7 +206,7 @@ async def test_a_broker_that_is_away_is_no_refusal(broker: GuardedBroker, common
         await broker.start()
         await membership.join(ALICE)
 
-        assert [1] == list(membership.sources)
+        assert [1] == membership.sources
 
 
 async def test_who_has_a_secret_is_looked_after_until_it_leaves(common: Common) -> None:

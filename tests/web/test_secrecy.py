@@ -20,8 +20,9 @@ from gateway.client.publisher import Publisher
 from gateway.secret import Secret
 from gateway.telemetry import REGISTRY, configure_logging
 from gateway.web.credentials import AccessPolicy
-from gateway.web.membership import Membership
+from gateway.web.membership import OwnMembership
 from tests.support.guarded_broker import GuardedBroker
+from tests.support.logging_kept import logging_kept
 from tests.support.public_port import public_port
 from tests.support.raw_socket import handshake, raw_socket
 from tests.support.subscriber_client import Json, open_socket, sub_url
@@ -69,20 +70,14 @@ def logged(
 ) -> Iterator[pytest.CaptureFixture[str]]:
     """Log at debug in either form, what uvicorn and websockets say too."""
     log_format: Literal["json", "console"] = request.param
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    configure_logging(log_format, "debug")
-    # A logger that keeps this form would have it in other tests too.
-    structlog.configure(cache_logger_on_first_use=False)
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG)
-    # The test's own clients, which are no part of the gateway.
-    logging.getLogger("websockets").setLevel(logging.WARNING)
-    yield capfd
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    for name in ("uvicorn", "websockets", "httpx"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+    with logging_kept():
+        configure_logging(log_format, "debug")
+        # A logger that keeps this form would have it in other tests too.
+        structlog.configure(cache_logger_on_first_use=False)
+        logging.getLogger("uvicorn").setLevel(logging.DEBUG)
+        # The test's own clients, which are no part of the gateway.
+        logging.getLogger("websockets").setLevel(logging.WARNING)
+        yield capfd
 
 
 @pytest_asyncio.fixture
@@ -197,12 +192,12 @@ async def break_down(told: Told, port: str, monkeypatch: pytest.MonkeyPatch) -> 
         headers = bearer("dwrong-broken")
         answer = await http.post("/pub?topic=t", content=b"x", headers=headers)
         assert 500 == told.answer(answer)
-    join = Membership.join
+    join = OwnMembership.join
 
-    async def join_or_fail(self: Membership, secret: Secret | None) -> None:
+    async def join_or_fail(self: OwnMembership, secret: Secret | None) -> None:
         if secret is not None:
             fail()
         await join(self, secret)
 
-    monkeypatch.setattr(Membership, "join", join_or_fail)
+    monkeypatch.setattr(OwnMembership, "join", join_or_fail)
     await visit(told, sub_url(port, "t", "c"), {"cmd": "AUTH", "secret": "dwrong-broken"})

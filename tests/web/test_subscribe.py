@@ -397,3 +397,45 @@ async def test_a_secret_that_was_given_for_nothing_is_used_later(
 
     assert "connected" == connected["data"]["state"]
     assert [Auth(ALICE.encode())] == broker.all(Auth)
+
+
+# Viewers
+
+
+async def test_viewers_with_one_secret_are_one_to_nsq(broker: GuardedBroker, port: str) -> None:
+    """However each brings it; the brokers' answer to AUTH is that of all who say it in a frame."""
+    url = sub_url(port, "t")
+    async with (
+        open_socket(url, headers=bearer(ALICE)) as one,
+        open_socket(url) as two,
+        open_socket(url, headers=bearer(BOB)) as other,
+    ):
+        answer = await two.ask(auth(ALICE))
+        first, second, third = [
+            (await client.receive())["data"]["channel"] for client in (one, two, other)
+        ]
+
+    assert AUTHORIZATION == answer["data"]
+    assert first == second != third
+    # Without a secret NSQ was asked whether it wants one.
+    assert [Auth(ALICE.encode()), Auth(BOB.encode())] == broker.all(Auth)
+
+
+async def test_a_revoked_secret_ends_all_its_viewers(broker: GuardedBroker) -> None:
+    """Each gets the error frame, then 4003; those of another secret go on."""
+    access = AccessPolicy(recheck_s=1.0)
+    async with (
+        public_port([broker.address], access=access) as port,
+        open_socket(sub_url(port, "t"), headers=bearer(ALICE)) as one,
+        open_socket(sub_url(port, "t"), headers=bearer(ALICE)) as two,
+        open_socket(sub_url(port, "t"), headers=bearer(BOB)) as other,
+    ):
+        for client in (one, two, other):
+            await commands(client, 1)
+        del broker.grants[ALICE.encode()]
+        codes = [(await client.receive())["code"] for client in (one, two)]
+        closed = [(await client.closed())[0] for client in (one, two)]
+        answer = await other.next_delivery()
+
+    assert (["E_AUTH_FAILED"] * 2, [4003] * 2) == (codes, closed)
+    assert "nothing came" == answer["ref"]

@@ -8,17 +8,16 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.wire import Limits
 from gateway.web.subscribe_request import (
     SubscribeRequest,
+    choose_subprotocol,
     new_channel_name,
     parse_subscribe_request,
 )
 
 
-def parse(
-    query: str, subprotocols: tuple[str, ...] = (), *, max_in_flight_limit: int = 2_500
-) -> SubscribeRequest:
+def parse(query: str, *, max_in_flight_limit: int = 2_500) -> SubscribeRequest:
     """Read a query with nsqd's limits."""
     return parse_subscribe_request(
-        query.encode(), subprotocols, max_in_flight_limit=max_in_flight_limit, limits=Limits()
+        query.encode(), max_in_flight_limit=max_in_flight_limit, limits=Limits()
     )
 
 
@@ -27,29 +26,37 @@ def test_a_channel_is_answered_by_the_client() -> None:
     expected = SubscribeRequest(
         topic="t",
         channel="c",
-        is_viewer=False,
         max_in_flight=10,
         msg_timeout_ms=0,
         finishes_by_itself=False,
         requeue_on_close_ms=0,
+        max_attempts=0,
         sample_rate=0,
-        subprotocol=None,
     )
 
     assert expected == parse("topic=t&channel=c")
+    assert not expected.is_viewer
 
 
-def test_without_a_channel_the_gateway_finishes_on_one_of_its_own() -> None:
-    """A viewer: ack=auto, and a name that no other socket has."""
-    request = parse("topic=t")
+@pytest.mark.parametrize(
+    "query,is_viewer",
+    [
+        ("topic=t", True),
+        ("topic=t&ack=auto", True),
+        ("topic=t&ack=client", False),
+        ("topic=t&channel=c&ack=auto", False),
+    ],
+)
+def test_who_names_no_channel_and_finishes_nothing_is_a_viewer(
+    query: str, *, is_viewer: bool
+) -> None:
+    """It only looks, and shares a consumer with others."""
+    assert is_viewer == parse(query).is_viewer
 
-    assert request.finishes_by_itself
-    assert request.is_viewer
-    assert re.fullmatch(r"gw\.[a-z2-7]{26}#ephemeral", request.channel)
 
-
-def test_the_name_of_an_own_channel_is_new_each_time() -> None:
-    """Two viewers never share one."""
+def test_a_name_that_nobody_else_has_is_ephemeral() -> None:
+    """26 digits of base32 between a prefix and NSQ's suffix, new each time."""
+    assert re.fullmatch(r"gw\.[a-z2-7]{26}#ephemeral", new_channel_name())
     assert new_channel_name() != new_channel_name()
 
 
@@ -66,7 +73,9 @@ def test_the_name_of_an_own_channel_is_new_each_time() -> None:
         ("topic=t&sample_rate=99", "sample_rate", 99),
         ("topic=t&channel=c%23ephemeral&sample_rate=1", "sample_rate", 1),
         ("topic=t%23ephemeral&channel=c", "topic", "t#ephemeral"),
-        ("topic=t&channel=c&max_attempts=0", "channel", "c"),
+        ("topic=t", "channel", None),
+        ("topic=t&channel=c&max_attempts=0", "max_attempts", 0),
+        ("topic=t&channel=c&max_attempts=65535", "max_attempts", 65_535),
         ("topic=t&topic=u&channel=c", "topic", "t"),
     ],
 )
@@ -97,7 +106,7 @@ def test_a_value_within_its_range_is_taken(query: str, field: str, expected: obj
         ("topic=t&sample_rate=100", "INVALID_ARG_SAMPLE_RATE", "0 to 99"),
         ("topic=t&channel=c&sample_rate=5", "INVALID_ARG_SAMPLE_RATE", "#ephemeral"),
         ("topic=t&ack=maybe", "INVALID_ARG_ACK", "'maybe'; allowed: client"),
-        ("topic=t&max_attempts=3", "INVALID_ARG_MAX_ATTEMPTS", "leave it out"),
+        ("topic=t&max_attempts=65536", "INVALID_ARG_MAX_ATTEMPTS", "'65536'; allowed: 0 to 65535"),
     ],
 )
 def test_what_is_wrong_names_value_and_range(query: str, token: str, words: str) -> None:
@@ -159,11 +168,11 @@ def test_the_subprotocol_is_named_only_when_it_was_offered(
     offered: tuple[str, ...], chosen: str | None
 ) -> None:
     """A browser refuses an answer that it did not offer."""
-    assert chosen == parse("topic=t", offered).subprotocol
+    assert chosen == choose_subprotocol(offered)
 
 
 @pytest.mark.parametrize("offered", [("nsq.v2",), ("mqtt", "stomp")])
 def test_another_subprotocol_alone_is_refused(offered: tuple[str, ...]) -> None:
     """The text says which one to offer."""
     with pytest.raises(InvalidRequest, match=r"offer nsq\.json\.v1, or none"):
-        parse("topic=t", offered)
+        choose_subprotocol(offered)

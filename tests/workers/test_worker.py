@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-import structlog
 
 from gateway.listener import bind_tcp
 from gateway.nsqd_access import Nsqds
@@ -18,6 +16,7 @@ from gateway.settings import ServeSettings
 from gateway.telemetry import spawn
 from gateway.workers.channel import Channel, Order, order_message
 from gateway.workers.worker import DONE, FAILED, work
+from tests.support.logging_kept import logging_kept
 
 # An nsqlookupd that is not there: no nsqd is known, and none is needed.
 SETTINGS = ServeSettings(lookupd_http_address=("127.0.0.1:1",), drain_window_s=60)
@@ -26,12 +25,8 @@ SETTINGS = ServeSettings(lookupd_http_address=("127.0.0.1:1",), drain_window_s=6
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """Give the process its logging back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with logging_kept():
+        yield
 
 
 @asynccontextmanager

@@ -1,0 +1,46 @@
+"""AsyncAPI's own parser, which runs in Node: a witness for asyncapi.yaml."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+_BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
+_TIMEOUT_S = 60.0
+_WARNING = 1
+
+
+class Finding(NamedTuple):
+    """What the parser has to say about a place in a document."""
+
+    severity: int
+    """0 is an error, 1 a warning; more than that is advice."""
+    code: str
+    path: str
+    message: str
+
+
+def asyncapi_parser() -> Path | None:
+    """Return the program that runs the parser; None without Node, or before it is installed."""
+    program = _BUILT_BY_MAKE / "asyncapi" / "validate.mjs"
+    return program if program.exists() and shutil.which("node") else None
+
+
+def faults_in(document: str) -> list[Finding]:
+    """Return the errors and warnings of the parser for *document*, which may be YAML."""
+    program = asyncapi_parser()
+    assert program is not None
+    node = shutil.which("node")
+    assert node is not None
+    run = subprocess.run(
+        [node, program],
+        input=document.encode(),
+        capture_output=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    findings = [Finding(**each) for each in json.loads(run.stdout)]
+    return [finding for finding in findings if finding.severity <= _WARNING]

@@ -1,0 +1,209 @@
+"""A viewer keeps up with its fan-out, or ends; with a real fan-out, and no WebSocket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from gateway.client.lookup import Discovery
+from gateway.client.refusals import Refusals
+from gateway.client.subscription import SubscriptionOptions
+from gateway.protocol.commands import Finish
+from gateway.protocol.frames import Message
+from gateway.session.options import SessionOptions
+from gateway.web.caller_quota import CallerQuota
+from gateway.web.credentials import AccessPolicy
+from gateway.web.fanout import Fanouts
+from gateway.web.membership import Common
+from gateway.web.recheck import Rechecks
+from gateway.web.socket_parts import KeptSocket, SocketOptions, Surroundings
+from gateway.web.socket_publishing import SocketPublishing
+from gateway.web.viewer_socket import ViewerSocket
+from gateway.web.waiting_room import WaitingRoom
+from tests.support.manual_clock import ManualClock, until
+from tests.support.recording_publisher import RecordingPublisher
+from tests.support.recording_websocket import RecordingWebSocket
+from tests.support.scripted_broker import ScriptedBroker
+
+BUFFER_BYTES = 1_000
+SLOW_S = 30.0
+SLOW = (4001, "the client does not read fast enough")
+
+
+class House:
+    """What viewers share, in front of one broker."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.left: list[KeptSocket] = []
+        common = Common(
+            discovery=Discovery([broker.address]),
+            refusals=Refusals(),
+            rechecks=Rechecks(60.0, random=lambda: 1.0),
+        )
+        callers = CallerQuota(None, access=AccessPolicy(), asks_for_auth=lambda: False)
+        wanted = SubscriptionOptions(topic="t", channel="")
+        self._surroundings = Surroundings(
+            keeper=self,
+            common=common,
+            fanouts=Fanouts(
+                common, lambda _, channel, __: replace(wanted, channel=channel), max_in_flight=50
+            ),
+            waiting_room=WaitingRoom(1),
+            publishing=SocketPublishing(RecordingPublisher(), callers),
+        )
+        self._wanted = wanted
+
+    def opened(self, socket: KeptSocket) -> None:
+        """Count nobody."""
+
+    def gone(self, socket: KeptSocket) -> None:
+        """Keep it."""
+        self.left.append(socket)
+
+    async def admit(self) -> ViewerSocket:
+        """Return a viewer that has joined."""
+        session = SessionOptions(
+            topic="t",
+            channel="",
+            max_in_flight=50,
+            is_viewer=True,
+            finishes_by_itself=True,
+            buffer_bytes=BUFFER_BYTES,
+            slow_consumer_s=SLOW_S,
+        )
+        options = SocketOptions(
+            session=session, subscription=self._wanted, peer="192.0.2.1", request_id="1"
+        )
+        viewer = ViewerSocket(options, self._surroundings)
+        await viewer.open(None)
+        return viewer
+
+    async def view(self) -> tuple[ViewerSocket, RecordingWebSocket]:
+        """Return a viewer that is open, and has told its client so."""
+        viewer, web = await self.admit(), RecordingWebSocket()
+        viewer.opened(web)
+        assert ["SUB"] == [line["cmd"] for line in web.take()]
+        return viewer, web
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[ScriptedBroker]:
+    """A broker."""
+    broker = ScriptedBroker()
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+@pytest.fixture
+def house(broker: ScriptedBroker) -> House:
+    """What its viewers share."""
+    return House(broker)
+
+
+async def deliver(broker: ScriptedBroker, number: int = 1) -> None:
+    """Let a message come, and be finished."""
+    peer = broker.peers[0]
+    peer.send([Message(number, 1, b"%016x" % number, b"hello")])
+    await peer.next(Finish)
+
+
+async def leave(house: House, *viewers: ViewerSocket) -> None:
+    """Let the clients go, and wait until nothing is left of them."""
+    for viewer in viewers:
+        viewer.lost(1001)
+    await until(lambda: all(viewer in house.left for viewer in viewers))
+
+
+async def test_the_answer_names_the_shared_channel_and_its_window(house: House) -> None:
+    """All viewers are told the same."""
+    viewers = [await house.admit(), await house.admit()]
+    answers = []
+    for viewer in viewers:
+        web = RecordingWebSocket()
+        viewer.opened(web)
+        answers += web.take()
+
+    assert answers[0] == answers[1]
+    assert (viewers[0].channel, 50) == (
+        answers[0]["data"]["channel"],
+        answers[0]["data"]["max_in_flight"],
+    )
+    await leave(house, *viewers)
+
+
+async def test_the_answer_comes_before_any_message(house: House, broker: ScriptedBroker) -> None:
+    """Also where the socket takes nothing at once."""
+    viewer, web = await house.admit(), RecordingWebSocket()
+    web.is_writable = False
+    viewer.opened(web)
+    told = web.take()
+    await deliver(broker)
+
+    assert (["SUB"], 1, 1) == ([line["cmd"] for line in told], len(web.frames), viewer.delivered)
+    await leave(house, viewer)
+
+
+async def test_who_has_too_much_waiting_is_closed(house: House, broker: ScriptedBroker) -> None:
+    """At once with 4001, and is given no more; the others get everything."""
+    (slow, slow_web), (quick, quick_web) = await house.view(), await house.view()
+    slow_web.is_writable, slow_web.unsent_bytes = False, BUFFER_BYTES + 1
+    await deliver(broker)
+    await deliver(broker, 2)
+
+    assert (SLOW, []) == (slow_web.closed, slow_web.frames)
+    assert (None, 2) == (quick_web.closed, len(quick_web.frames))
+    assert (4001, 0, 2) == (slow.close_code, slow.delivered, quick.delivered)
+    await leave(house, slow, quick)
+
+
+async def test_who_stays_behind_for_too_long_is_closed(
+    house: House, broker: ScriptedBroker
+) -> None:
+    """Less than too much may wait, for slow_consumer_s."""
+    viewer, web = await house.view()
+    clock = ManualClock()
+    web.is_writable, web.unsent_bytes = False, BUFFER_BYTES
+    await deliver(broker)
+    await clock.advance(SLOW_S - 1)
+    before = web.closed
+    await deliver(broker, 2)
+    await clock.advance(1)
+
+    assert (None, SLOW, 2) == (before, web.closed, len(web.frames))
+    await leave(house, viewer)
+
+
+async def test_who_catches_up_in_time_stays(house: House, broker: ScriptedBroker) -> None:
+    """Its time begins anew when it falls behind again."""
+    viewer, web = await house.view()
+    clock = ManualClock()
+    for number in (1, 2):
+        web.is_writable = False
+        await deliver(broker, number)
+        await clock.advance(SLOW_S - 1)
+        web.is_writable = True
+        viewer.has_room()
+    await clock.advance(SLOW_S)
+
+    assert (None, 2) == (web.closed, len(web.frames))
+    await leave(house, viewer)
+
+
+async def test_what_a_viewer_says_is_answered_beside_what_comes(
+    house: House, broker: ScriptedBroker
+) -> None:
+    """Once it reads again, where it did not."""
+    viewer, web = await house.view()
+    web.is_writable = False
+    viewer.text_received('{"cmd":"NOP","ref":1}')
+    before = web.take()
+    await deliver(broker)
+    web.is_writable = True
+    viewer.has_room()
+
+    assert ([], [1], 1) == (before, [line["ref"] for line in web.take()], len(web.frames))
+    await leave(house, viewer)

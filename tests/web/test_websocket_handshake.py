@@ -1,0 +1,110 @@
+"""What a handshake comes to; RFC 6455 §4 over TCP is in tests/end_to_end/."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from websockets.http11 import Response
+
+from gateway.web.websocket_handshake import Asked, encode_greeting, greet, read_upgrade
+
+SECRET = b"nsq.auth.YWxpY2U"
+HEADERS = [
+    (b"host", b"gateway"),
+    (b"upgrade", b"websocket"),
+    (b"connection", b"Upgrade"),
+    (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
+    (b"sec-websocket-version", b"13"),
+]
+
+
+def asked(
+    *more: tuple[bytes, bytes], method: bytes = b"GET", target: bytes = b"/sub?topic=t"
+) -> Asked:
+    """Return a handshake with *more* headers."""
+    return Asked(method, target, [*HEADERS, *more], "10.0.0.1")
+
+
+def test_an_upgrade_has_a_request_id_though_none_came() -> None:
+    """Who looks at it twice finds the same one, in the log and in the answer."""
+    ids = [value for name, value in read_upgrade(asked()).headers if name == b"x-request-id"]
+
+    assert [16] == [len(value) for value in ids]
+
+
+@pytest.mark.parametrize("brought, stays", [(b"mine", True), (b"not sane\x01", False)])
+def test_an_upgrade_has_one_request_id(brought: bytes, stays: bool) -> None:  # noqa: FBT001
+    """The client's, when that may be written into a log."""
+    upgrade = read_upgrade(asked((b"x-request-id", brought)))
+
+    ids = [value for name, value in upgrade.headers if name == b"x-request-id"]
+
+    assert ([brought] == ids, 1) == (stays, len(ids))
+
+
+def test_an_upgrade_does_not_show_what_may_be_a_secret() -> None:
+    """Neither in a log nor in a traceback."""
+    secrets = ((b"sec-websocket-protocol", SECRET), (b"authorization", b"Bearer " + SECRET))
+
+    shown = repr(asked(*secrets)) + repr(read_upgrade(asked(*secrets)))
+
+    assert SECRET.decode() not in shown
+
+
+def test_a_right_handshake_is_greeted() -> None:
+    """With the subprotocol that is spoken, where one is."""
+    greeting = greet(asked(), read_upgrade(asked()))
+    assert isinstance(greeting, Response)
+
+    sent = encode_greeting(greeting, "nsq.json.v1")
+
+    assert sent.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+    assert sent.endswith(b"\r\nSec-WebSocket-Protocol: nsq.json.v1\r\n\r\n")
+
+
+def test_a_greeting_need_not_name_a_subprotocol() -> None:
+    """Who asked for none may be told of none."""
+    greeting = greet(asked(), read_upgrade(asked()))
+    assert isinstance(greeting, Response)
+
+    assert b"Protocol:" not in encode_greeting(greeting, None)
+
+
+@pytest.mark.parametrize(
+    "wrong, status, token",
+    [
+        (asked(method=b"POST"), 405, "METHOD_NOT_ALLOWED"),
+        (asked((b"sec-websocket-version", b"13")), 426, "UPGRADE_REQUIRED"),
+        (asked((b"upgrade", b"h2c")), 426, "UPGRADE_REQUIRED"),
+        (asked((b"connection", b"Upgrade@")), 400, "INVALID_REQUEST"),
+        (asked((b"sec-websocket-protocol", SECRET + b"=")), 400, "INVALID_REQUEST"),
+        (asked((b"content-length", b"1")), 400, "INVALID_REQUEST"),
+        (asked((b"transfer-encoding", b"chunked")), 400, "INVALID_REQUEST"),
+        (asked((b"cookie", b"c" * 8_192)), 431, "HEAD_TOO_BIG"),
+        (asked(*[(b"x", b"1")] * 128), 431, "HEAD_TOO_BIG"),
+        (asked(target=b"/other"), 404, "NOT_FOUND"),
+        (asked(target=b"/%ff"), 404, "NOT_FOUND"),
+    ],
+)
+def test_a_handshake_that_is_refused_has_a_problem_body(
+    wrong: Asked, status: int, token: str
+) -> None:
+    """The one of every other error; what may hold a secret is not in it."""
+    answer = greet(wrong, read_upgrade(wrong))
+    assert isinstance(answer, tuple)
+
+    document = json.loads(answer[2])
+
+    assert (status, status, token) == (answer[0], document["status"], document["message"])
+    assert SECRET.decode() not in document["detail"]
+
+
+@pytest.mark.parametrize("target, location", [(b"/Sub/?topic=t", b"/sub?topic=t")])
+def test_a_nearly_right_path_is_redirected(target: bytes, location: bytes) -> None:
+    """As everywhere on the public port."""
+    wrong = asked(target=target)
+    answer = greet(wrong, read_upgrade(wrong))
+    assert isinstance(answer, tuple)
+
+    assert (301, (b"location", location)) == (answer[0], answer[1][0])
