@@ -8,7 +8,20 @@ import os
 import platform
 import time
 
-from benchmarks import broker, client, delivery, latency, memory, overload, publish, tail, workers
+from benchmarks import (
+    broker,
+    client,
+    delivery,
+    latency,
+    many,
+    memory,
+    overload,
+    publish,
+    stuck,
+    tail,
+    viewers,
+    workers,
+)
 from benchmarks.harness import ROOT, WITNESSES
 from benchmarks.table import HEAD
 
@@ -18,7 +31,10 @@ BENCHMARKS = {
     "workers": workers.plan,
     "overload": overload.plan,
     "delivery": delivery.plan,
+    "many": many.plan,
+    "viewers": viewers.plan,
     "latency": latency.plan,
+    "stuck": stuck.plan,
     "memory": memory.plan,
     "broker": broker.plan,
     "client": client.plan,

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import uvloop
@@ -21,42 +21,76 @@ _CLIENT_TIMEOUT_S = 180.0
 
 
 @contextlib.contextmanager
-def channel(broker: Server, *, count: int) -> Iterator[None]:
-    """
-    Give a channel that holds *count* messages, and delete its topic when the block ends.
+def channel(broker: Server, *, count: int, bodies: Sequence[bytes] = ()) -> Iterator[None]:
+    """Give a channel that holds *count* messages; see `channels`."""
+    with channels(broker, [CHANNEL], count=count, bodies=bodies):
+        yield
 
-    The channel is there before the messages, or the broker would still be moving them from the
+
+@contextlib.contextmanager
+def channels(
+    broker: Server, names: Sequence[str], *, count: int, bodies: Sequence[bytes] = ()
+) -> Iterator[None]:
+    """
+    Give channels that hold *count* messages each, and delete their topic when the block ends.
+
+    The messages are *bodies*, as often as it goes; without any, texts of 200 B. The channels are
+    there before, and all messages in them, or the broker would still be moving them from the
     topic while they are consumed. Leaves with a sentence when the block has not finished each
     message once.
     """
-    names = f"topic={TOPIC}&channel={CHANNEL}"
     ask(broker, f"/topic/create?topic={TOPIC}", method="POST")
-    ask(broker, f"/channel/create?{names}", method="POST")
+    for name in names:
+        ask(broker, f"/channel/create?topic={TOPIC}&channel={name}", method="POST")
     if count:
-        uvloop.run(fill(broker.tcp, TOPIC, count))
+        publish(broker, count, bodies)
     yield
-    _check_settled(broker)
+    for stats in _wait(broker, _is_settled, "is empty and alone"):
+        if stats["requeue_count"] or stats["timeout_count"]:
+            raise SystemExit(f"messages came back, so some were delivered twice: {stats}")
     ask(broker, f"/topic/delete?topic={TOPIC}", method="POST")
 
 
-def _check_settled(broker: Server) -> None:
-    """Wait until nothing is left and nobody is subscribed; nothing may have come back."""
+def publish(broker: Server, count: int, bodies: Sequence[bytes] = ()) -> None:
+    """Publish *count* messages, and return once they stand in every channel: none may be taken."""
+    uvloop.run(fill(broker.tcp, TOPIC, count, bodies))
+    _wait(broker, lambda stats: stats["depth"] == count, f"has {count} messages")
+
+
+def wait_until_alone(broker: Server) -> None:
+    """Return once nobody is subscribed any more."""
+    _wait(broker, lambda stats: not stats["client_count"], "is alone")
+
+
+def _is_settled(stats: dict[str, Any]) -> bool:
+    """Whether nothing is left and nobody is subscribed."""
+    return not any(stats[name] for name in ("depth", "in_flight_count", "client_count"))
+
+
+def _wait(
+    broker: Server, is_so: Callable[[dict[str, Any]], bool], what: str
+) -> list[dict[str, Any]]:
+    """Return the channels once each *is_so*; leaves with a sentence that says *what* is missing."""
     end = time.monotonic() + _SETTLE_TIMEOUT_S
     while True:
-        stats = _channel_stats(broker)
-        if not any(stats[name] for name in ("depth", "in_flight_count", "client_count")):
-            break
+        stats = _channels_of(broker, TOPIC)
+        late = [each for each in stats if not is_so(each)]
+        if not late:
+            return stats
         if time.monotonic() > end:
-            raise SystemExit(f"the channel is not empty and alone: {stats}")
+            raise SystemExit(f"not every channel {what} after {_SETTLE_TIMEOUT_S:g} s: {late[0]}")
         time.sleep(0.02)
-    if stats["requeue_count"] or stats["timeout_count"]:
-        raise SystemExit(f"messages came back, so some were delivered twice: {stats}")
 
 
-def _channel_stats(broker: Server) -> dict[str, Any]:
-    topics = json.loads(ask(broker, f"/stats?format=json&topic={TOPIC}"))["topics"]
-    stats: dict[str, Any] = topics[0]["channels"][0]
-    return stats
+def consumers(broker: Server, topic: str) -> int:
+    """Return how many consumers the channels of *topic* have."""
+    return sum(int(stats["client_count"]) for stats in _channels_of(broker, topic))
+
+
+def _channels_of(broker: Server, topic: str) -> list[dict[str, Any]]:
+    topics = json.loads(ask(broker, f"/stats?format=json&topic={topic}"))["topics"]
+    channels: list[dict[str, Any]] = topics[0]["channels"]
+    return channels
 
 
 def go_nsq_consumer(broker: Server, *, window: int, count: int) -> Sequence[str]:

@@ -4,51 +4,72 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
+from benchmarks.clients.program import make_documents
 from benchmarks.harness import Server, Spent, cpu_seconds, gateway, real_nsqd
 from benchmarks.table import Benchmark, Row, compare, in_turn
+from benchmarks.tcp_client import BATCH
 from benchmarks.websocket_client import IDS, WebSocket
 
 WAYS = {"FIN by ids": True, "one FIN each": False}
-_WINDOW = 2_500
+_JSON_BYTES = 1_024
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What is consumed, and how."""
+
+    window: int
+    count: int
+    ways: Mapping[str, bool]
+    """Each with whether it finishes by `ids`."""
+    name: str = ""
+    bodies: Sequence[bytes] = ()
+    """Without any, texts of 200 B."""
 
 
 def plan(*, quick: bool) -> Benchmark:
     """Return the benchmark."""
-    counts = {_WINDOW: 20_000, 1: 1_000} if quick else {_WINDOW: 300_000, 1: 20_000}
-    rounds = 1 if quick else 5
+    wide, narrow, rounds = (20_000, 1_000, 1) if quick else (300_000, 20_000, 5)
+    documents = make_documents(BATCH, _JSON_BYTES)
+    loads = [
+        _Load(2_500, wide, WAYS),
+        # A frame holds one message, so both ways are the same.
+        _Load(1, narrow, {"FIN": True}),
+        _Load(2_500, wide // 3, {"FIN by ids": True}, ", JSON of 1 KiB", documents),
+    ]
     about = (
         "nsqd → gateway → one WebSocket and each FIN back; bodies of 200 B, output buffer 25 ms; "
-        + ", ".join(f"{count:,} messages at window {window}" for window, count in counts.items())
+        + ", ".join(f"{load.count:,} messages at window {load.window}{load.name}" for load in loads)
         + f", published before; {rounds} rounds; CPU of the one process that consumes"
     )
-    return Benchmark(about, _rows(counts, rounds))
+    return Benchmark(about, _rows(loads, rounds))
 
 
-def _rows(counts: dict[int, int], rounds: int) -> Iterator[Row]:
+def _rows(loads: Sequence[_Load], rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, gateway(nsqd) as ours:
-        for window, count in counts.items():
-            # At window 1 a frame holds one message, so both ways are the same.
-            ways = WAYS if window > 1 else {"FIN": True}
+        for load in loads:
+            asked = {"window": load.window, "count": load.count}
             peers = {
-                "go-nsq's consumer": backlog.go_nsq_consumer(nsqd, window=window, count=count),
-                "plain Python client": backlog.python_consumer(nsqd, window=window, count=count),
+                "go-nsq's consumer": backlog.go_nsq_consumer(nsqd, **asked),
+                "plain Python client": backlog.python_consumer(nsqd, **asked),
             }
             through = {
-                way: partial(_receive, nsqd, ours, (window, count), by_ids=by_ids)
-                for way, by_ids in ways.items()
+                way: partial(_receive, nsqd, ours, load, by_ids=by_ids)
+                for way, by_ids in load.ways.items()
             }
             beside = {
-                name: partial(_consume, nsqd, count, arguments) for name, arguments in peers.items()
+                name: partial(_consume, nsqd, load, arguments) for name, arguments in peers.items()
             }
             spent = in_turn({**through, **beside}, rounds=rounds)
-            for way in ways:
+            for way in through:
                 for peer in peers:
-                    name = f"window {window}, {way} ÷ {peer}"
+                    name = f"window {load.window}{load.name}, {way} ÷ {peer}"
                     yield from _compare(name, spent[way], spent[peer])
 
 
@@ -60,18 +81,17 @@ def _compare(name: str, ours: list[Spent], peers: list[Spent]) -> Iterator[Row]:
     yield compare(name, "messages/s", rates, peer_rates, f"our load {share:.0%} of a core")
 
 
-def _consume(nsqd: Server, count: int, arguments: Sequence[str]) -> Spent:
-    with backlog.channel(nsqd, count=count):
+def _consume(nsqd: Server, load: _Load, arguments: Sequence[str]) -> Spent:
+    with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
         return backlog.run_client(arguments)
 
 
-def _receive(nsqd: Server, ours: Server, work: tuple[int, int], *, by_ids: bool) -> Spent:
-    """Consume *work* (window, count) over a WebSocket; the CPU is the gateway's."""
-    window, count = work
-    with backlog.channel(nsqd, count=count):
-        socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={window}")
+def _receive(nsqd: Server, ours: Server, load: _Load, *, by_ids: bool) -> Spent:
+    """Consume over a WebSocket; the CPU is the gateway's."""
+    with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
+        socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={load.window}")
         started, cpu, load_cpu = time.perf_counter(), cpu_seconds(ours.pid), time.process_time()
-        left = count
+        left = load.count
         while left > 0:
             ids = IDS.findall(socket.receive())
             socket.finish(ids, by_ids=by_ids)
@@ -80,4 +100,4 @@ def _receive(nsqd: Server, ours: Server, work: tuple[int, int], *, by_ids: bool)
         socket.wait_until_read()
         cpu = cpu_seconds(ours.pid) - cpu
         socket.close()
-    return Spent(count, seconds, cpu, load_cpu)
+    return Spent(load.count, seconds, cpu, load_cpu)

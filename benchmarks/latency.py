@@ -9,7 +9,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import uvloop
 
@@ -21,51 +23,68 @@ from benchmarks.tcp_client import STAMP_DIGITS, Consumer, age_ms
 from benchmarks.websocket_client import IDS, WebSocket
 from gateway.protocol.frames import Message
 
-_STAMPS = re.compile(rb'"body":"(\d{%d})' % STAMP_DIGITS)
-_RATE = 500
+STAMPS = re.compile(rb'"body":"(\d{%d})' % STAMP_DIGITS)
+RATES = (500, 1_000)
+"""Messages a second."""
+_SECONDS = 10
+_GOAL_MS = 2.0
+"""What p99 may be more than the direct client's."""
 WINDOWS = {
     1: "nsqd sends at once",
     10: "nsqd holds a lone message for up to 25 ms",
 }
 
 
+@dataclass(frozen=True)
+class _Load:
+    rate: int
+    count: int
+    window: int
+
+
 def plan(*, quick: bool) -> Benchmark:
     """Return the benchmark."""
-    count, rounds = (500, 1) if quick else (5_000, 5)
+    seconds, rounds = (1, 1) if quick else (_SECONDS, 5)
+    rates = " and ".join(f"{rate:,}" for rate in RATES)
     about = (
         f"publish on nsqd → delivery, through the gateway's /sub beside a client on nsqd's TCP; "
-        f"{_RATE} messages/s of 200 B whatever the answers do, {count:,} messages, {rounds} rounds"
+        f"{rates} messages/s of 200 B whatever the answers do, {seconds} s each, {rounds} rounds; "
+        f"goal: p99 at most {_GOAL_MS:g} ms more"
     )
-    return Benchmark(about, _rows(count, rounds))
+    return Benchmark(about, _rows(seconds, rounds))
 
 
-def _rows(count: int, rounds: int) -> Iterator[Row]:
+def _rows(seconds: int, rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, gateway(nsqd) as ours:
-        for window, what in WINDOWS.items():
+        for rate, (window, what) in product(RATES, WINDOWS.items()):
+            load = _Load(rate, rate * seconds, window)
             sides = {
-                "ours": partial(_through_gateway, nsqd, ours, window, count),
-                "direct": partial(_directly, nsqd, window, count),
+                "ours": partial(_through_gateway, nsqd, ours, load),
+                "direct": partial(_directly, nsqd, load),
             }
             ages = in_turn(sides, rounds=rounds)
             for percent in (50, 99):
                 mine, direct = (
-                    [_percentile(each, percent) for each in ages[side]] for side in sides
+                    [percentile(each, percent) for each in ages[side]] for side in sides
                 )
-                added = statistics.median(mine) - statistics.median(direct)
-                name = f"window {window} ({what}), p{percent}"
+                added = statistics.median(
+                    mine_ms - direct_ms for mine_ms, direct_ms in zip(mine, direct, strict=True)
+                )
+                name = f"{rate:,} messages/s, window {window} ({what}), p{percent}"
                 yield compare(name, "ms", mine, direct, f"{added:+.2f} ms")
 
 
-def _percentile(values: list[float], percent: int) -> float:
+def percentile(values: list[float], percent: int) -> float:
+    """Return what so many percent of *values* are not above."""
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
 @contextlib.contextmanager
-def _publishing(nsqd: Server, count: int) -> Iterator[None]:
+def publishing(nsqd: Server, rate: int, count: int) -> Iterator[None]:
     """Publish from a process of its own while the block runs."""
     arguments = [
         *(sys.executable, "-m", "benchmarks.tcp_client", "publish"),
-        *(nsqd.tcp, TOPIC, str(_RATE), str(count)),
+        *(nsqd.tcp, TOPIC, str(rate), str(count)),
     ]
     with subprocess.Popen(arguments) as process:
         yield
@@ -73,30 +92,32 @@ def _publishing(nsqd: Server, count: int) -> Iterator[None]:
         raise SystemExit("the publisher failed")
 
 
-def _through_gateway(nsqd: Server, ours: Server, window: int, count: int) -> list[float]:
+def _through_gateway(nsqd: Server, ours: Server, load: _Load) -> list[float]:
     ages: list[float] = []
     with backlog.channel(nsqd, count=0):
-        socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={window}")
-        with _publishing(nsqd, count):
-            while len(ages) < count:
+        socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={load.window}")
+        with publishing(nsqd, load.rate, load.count):
+            while len(ages) < load.count:
                 frame = socket.receive()
-                ages += map(age_ms, _STAMPS.findall(frame))
+                ages += map(age_ms, STAMPS.findall(frame))
                 socket.finish(IDS.findall(frame), by_ids=True)
         socket.wait_until_read()
         socket.close()
     return ages
 
 
-def _directly(nsqd: Server, window: int, count: int) -> list[float]:
+def _directly(nsqd: Server, load: _Load) -> list[float]:
     ages: list[float] = []
 
     def took(messages: list[Message]) -> None:
         ages.extend(age_ms(message.body) for message in messages)
 
     async def consume() -> None:
-        consumer = Consumer(nsqd.tcp, (TOPIC, CHANNEL), window=window, count=count, took=took)
+        consumer = Consumer(
+            nsqd.tcp, (TOPIC, CHANNEL), window=load.window, count=load.count, took=took
+        )
         await consumer.start()
-        with _publishing(nsqd, count):
+        with publishing(nsqd, load.rate, load.count):
             await consumer.finish()
             await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import uvloop
 
@@ -38,10 +38,12 @@ async def producer(tcp: str) -> AsyncIterator[Publisher]:
         await publisher.stop()
 
 
-async def fill(tcp: str, topic: str, count: int) -> None:
-    """Publish *count* messages (a multiple of the batch) as MPUBs."""
+async def fill(tcp: str, topic: str, count: int, bodies: Sequence[bytes] = ()) -> None:
+    """Publish *count* messages, as MPUBs of *bodies* (500 texts of 200 B) as often as it goes."""
+    bodies = bodies or make_bodies(BATCH, BODY_BYTES)
     async with producer(tcp) as publisher:
-        await publish_batches(publisher, topic, count)
+        for done in range(0, count, len(bodies)):
+            await publisher.publish_many(topic, bodies[: count - done])
 
 
 async def publish_batches(publisher: Publisher, topic: str, count: int) -> None:
@@ -135,6 +137,10 @@ class Consumer:
     def source_lost(self, source: int, error: BrokerUnreachable) -> None:
         """Nothing may be lost here."""
         raise SystemExit(f"source {source}: {error}")
+
+    def channel_gone(self, address: str) -> None:
+        """Nothing may be gone here."""
+        raise SystemExit(f"the channel is gone at {address}")
 
     def auth_required(self) -> None:
         """Nothing to do."""

@@ -53,6 +53,24 @@ def make_bodies(count: int, body_bytes: int) -> list[bytes]:
     return [source.randbytes(body_bytes).hex()[:body_bytes].encode() for _ in range(count)]
 
 
+def make_documents(count: int, body_bytes: int) -> list[bytes]:
+    """Return *count* JSON documents of *body_bytes*: an order with its lines, and a note."""
+    source = random.Random(count)
+    return [_make_document(source, body_bytes) for _ in range(count)]
+
+
+def _make_document(source: random.Random, body_bytes: int) -> bytes:
+    lines = [
+        {"sku": source.randbytes(6).hex(), "quantity": source.randrange(9), "price": 12.95}
+        for _ in range(body_bytes // 100)
+    ]
+    order = {"order": source.randrange(10**9), "customer": source.randbytes(8).hex(), "note": ""}
+    document = {**order, "lines": lines}
+    missing = body_bytes - len(json.dumps(document))
+    document["note"] = source.randbytes(missing).hex()[:missing]
+    return json.dumps(document).encode()
+
+
 class Meter:
     """Wall and processor time of this process, from the moment when it is made."""
 

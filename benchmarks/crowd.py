@@ -1,0 +1,234 @@
+"""Many WebSocket subscribers in one process, over one epoll: the load beside the gateway."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from benchmarks.harness import Server
+from benchmarks.websocket_client import (
+    END_OF_HEAD,
+    PING,
+    PONG,
+    READ_BYTES,
+    TEXT,
+    TIMEOUT_S,
+    encode_frame,
+    find_frame,
+    upgrade_request,
+)
+
+MARKER = b'"type":"message"'
+"""Stands once in every message, whatever its body is: quotes in a body are escaped."""
+NOP = b'{"cmd":"NOP"}'
+_SAID = b'"ref":1'
+_OPENING_AT_ONCE = 100
+_SOCKETS_OF_AN_ADDRESS = 4_000
+"""An address has some 28 000 ports, which others use too."""
+_LOOK_S = 0.02
+_SEND_TIMEOUT = struct.pack("ll", int(TIMEOUT_S), 0)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+# Linux; Python has no name for it. The port is chosen when the peer is known.
+_IP_BIND_ADDRESS_NO_PORT = 24
+
+
+class Member:
+    """One socket of a crowd, read when there is something; *took* gets each text."""
+
+    __slots__ = ("_held", "fileno", "has_text", "is_open", "receive_into", "sock", "took")
+
+    def __init__(self, sock: socket.socket, took: Callable[[Member, bytes], None]) -> None:
+        self.sock = sock
+        self.fileno = sock.fileno()
+        self.receive_into = sock.recv_into
+        self.is_open = False
+        """Whether the upgrade was answered."""
+        self.has_text = False
+        """Whether a text has come: it is subscribed."""
+        self.took = took
+        self._held = b""
+
+    def send(self, text: bytes) -> None:
+        """Send a text frame."""
+        self.sock.sendall(encode_frame(TEXT, text))
+
+    def read(self) -> None:
+        """Read once, and hand on each text that is whole; leaves when something went wrong."""
+        data = self.sock.recv(READ_BYTES)
+        if not data:
+            raise SystemExit("a socket was closed without a word")
+        held = self._held + data if self._held else data
+        if not self.is_open:
+            held = self._upgraded(held)
+        at = 0
+        while self.is_open and (found := find_frame(held, at)) is not None:
+            kind, start, at = found
+            self._take(kind, held[start:at])
+        self._held = held[at:]
+
+    def _upgraded(self, held: bytes) -> bytes:
+        """Return what stands behind the head of the answer, or all of it while it has no end."""
+        head, end, rest = held.partition(END_OF_HEAD)
+        if not end:
+            return held
+        if not head.startswith(b"HTTP/1.1 101"):
+            raise SystemExit(f"no upgrade:\n{held.decode()}")
+        self.is_open = True
+        return rest
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == PING:
+            self.sock.sendall(encode_frame(PONG, payload))
+        elif kind != TEXT or b'"type":"error"' in payload:
+            raise SystemExit(f"unexpected frame of kind {kind}: {payload[:200]!r}")
+        else:
+            self.has_text = True
+            self.took(self, payload)
+
+
+class Crowd:
+    """
+    Sockets on /sub of *server*; *took* gets each text and who received it.
+
+    A socket that is closed, refused or told of an error ends the benchmark.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        took: Callable[[Member, bytes], None] = lambda _member, _text: None,
+    ) -> None:
+        host, port = server.http.split(":")
+        self._address = (host, int(port))
+        self._server = server
+        self._took = took
+        self._epoll = select.epoll()
+        self._members: dict[int, Member] = {}
+        """By file descriptor."""
+
+    def __len__(self) -> int:
+        """Return how many sockets are open."""
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Go through the sockets that are open."""
+        return iter(self._members.values())
+
+    def join(self, queries: Iterable[str], *, is_answered: bool = True) -> list[Member]:
+        """
+        Open a socket for each query, many at a time, and return them once all are open.
+
+        With *is_answered* the first text belongs to it, which says that a socket is subscribed.
+        Messages may stand behind it in the same frame.
+        """
+        waiting, opening, joined = iter(queries), list[Member](), list[Member]()
+        while True:
+            for query in waiting:
+                opening.append(self._connect(query))
+                if len(opening) >= _OPENING_AT_ONCE:
+                    break
+            joined += (each for each in opening if _has_joined(each, is_answered))
+            opening = [each for each in opening if not _has_joined(each, is_answered)]
+            if not opening:
+                return joined
+            self.turn()
+
+    def _connect(self, query: str) -> Member:
+        """Return a socket that has asked for its upgrade; it blocks, so that sending may wait."""
+        sock = socket.socket()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+        sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        sock.bind((f"127.0.0.{1 + len(self) // _SOCKETS_OF_AN_ADDRESS}", 0))
+        sock.connect(self._address)
+        sock.sendall(upgrade_request(self._server, query))
+        member = Member(sock, self._took)
+        self._members[member.fileno] = member
+        self._epoll.register(member.fileno, select.EPOLLIN)
+        return member
+
+    def turn(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Read each socket that has something; leaves when none has within the timeout."""
+        if not self._read(timeout_s):
+            raise SystemExit(f"nothing came for {timeout_s:g} s")
+
+    def rest(self, seconds: float) -> None:
+        """Answer pings for some time, and take what comes."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._read(left)
+
+    def _read(self, timeout_s: float) -> bool:
+        members = self._members
+        ready = self._epoll.poll(timeout_s)
+        for fileno, _ in ready:
+            members[fileno].read()
+        return bool(ready)
+
+    def count(self, each: int) -> bytes:
+        """
+        Read until every socket has received *each* messages; return all bytes that one has read.
+
+        Nothing is parsed, and nothing answered: this is the cheapest reader that still counts. It
+        looks every 20 ms, so that what has come to a socket meanwhile is one read.
+        """
+        buffer = bytearray(READ_BYTES)
+        missing = dict.fromkeys(self._members, each)
+        tails: dict[int, bytes] = {}
+        receive_into = {fileno: each.receive_into for fileno, each in self._members.items()}
+        witness, seen = next(iter(self._members)), list[bytes]()
+        left = each * len(missing)
+        while left > 0:
+            ready = self._epoll.poll(TIMEOUT_S, len(self))
+            if not ready:
+                raise SystemExit(f"nothing came for {TIMEOUT_S:g} s, {left} messages are missing")
+            time.sleep(_LOOK_S)
+            for fileno, _ in ready:
+                if not (size := receive_into[fileno](buffer)):
+                    raise SystemExit("a socket was closed without a word")
+                if fileno in tails:
+                    # Less than a marker was kept, so that none is counted twice.
+                    found = (tails.pop(fileno) + buffer[:size]).count(MARKER)
+                else:
+                    found = buffer.count(MARKER, 0, size)
+                if buffer[size - 1] != 125:  # not the end of a message: "}"
+                    tails[fileno] = bytes(buffer[max(0, size - len(MARKER) + 1) : size])
+                if fileno == witness:
+                    seen.append(bytes(buffer[:size]))
+                missing[fileno] -= found
+                left -= found
+        if wrong := [count for count in missing.values() if count]:
+            raise SystemExit(f"{len(wrong)} sockets have more or less than {each}: {wrong[:9]}")
+        return b"".join(seen)
+
+    def say(self, text: bytes) -> None:
+        """Send *text* on all, and return once the gateway has carried out everything."""
+        answered: set[int] = set()
+
+        def took(member: Member, text: bytes) -> None:
+            if _SAID in text:
+                answered.add(member.fileno)
+            self._took(member, text)
+
+        for member in self:
+            member.took = took
+            member.send(text + b'\n{"cmd":"NOP",' + _SAID + b"}")
+        while len(answered) < len(self):
+            self.turn()
+        for member in self:
+            member.took = self._took
+
+    def leave(self) -> None:
+        """Close all sockets with a reset, so that their ports are free at once."""
+        for member in self:
+            self._epoll.unregister(member.fileno)
+            member.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            member.sock.close()
+        self._members.clear()
+
+
+def _has_joined(member: Member, is_answered: bool) -> bool:  # noqa: FBT001 - its one caller has it
+    return member.has_text if is_answered else member.is_open
