@@ -13,15 +13,18 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
 WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
-    toxiproxy-server)
+    toxiproxy-server go-socket-client)
+# Programs of Node, each with what its lock file pins.
+NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs
+NPM_CI    := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses test check format bench lock clean
+.PHONY: help run setup witnesses offer-witnesses test soak-history check format bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- Running and testing ---------------------------------------------------------------------
 
@@ -30,10 +33,17 @@ run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); 
 
 setup: $(VENV)/.dev ## complete .venv with everything that tests and checks need
 
-witnesses: $(WITNESSES) ## build nsqd 1.3.0 and its kin, go-nsq's programs, toxiproxy; needs Go
+witnesses: $(WITNESSES) $(NODE_WITNESSES) ## get the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (needs npm)
 
-test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, against a real nsqd too
+test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, npm and Chromium, beside outside programs too
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+SOAK_ROUNDS ?= 5
+SOAK_SEEDS  ?= $(shell $(PYTHON) -c 'import random; print(*random.sample(range(10**6), 10), sep=",")')
+
+soak-history: setup witnesses ## break clients, gateway and nsqd for a quarter of an hour or so (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
+	NSQ_GATEWAY_HISTORY_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_HISTORY_SEEDS=$(SOAK_SEEDS) \
+	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_history.py -k violation $(ARGS)
 
 check: setup ## format, lint, types, architecture; changes nothing
 	$(BIN)/ruff format --check .
@@ -88,17 +98,37 @@ tools/bin/go-nsq-%: tools/%/main.go tools/measure/measure.go tools/go.mod tools/
 tools/bin/toxiproxy-server: tools/toxiproxy/go.mod tools/toxiproxy/go.sum
 	cd tools/toxiproxy && $(GO_BUILD) -o ../bin/$(@F) github.com/Shopify/toxiproxy/v2/cmd/server
 
+# WebSocket clients of other people, in Go and for Node.
+tools/bin/go-socket-client: tools/socket-client/main.go tools/socket-client/go.mod tools/socket-client/go.sum
+	cd tools/socket-client && $(GO_BUILD) -o ../bin/$(@F) .
+
+tools/bin/node/client.mjs: $(addprefix tools/node-clients/,client.mjs package.json package-lock.json .npmrc)
+	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	cd $(@D) && $(NPM_CI)
+	@touch $@
+
 # The load of a constant rate, which only benchmarks need.
 tools/bin/steady: tools/steady/main.go tools/steady/go.mod tools/steady/go.sum
 	cd tools/steady && $(GO_BUILD) -o ../bin/$(@F) .
 
+tools/bin/asyncapi/validate.mjs: $(addprefix tools/asyncapi/,validate.mjs package.json package-lock.json .npmrc)
+	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	cd $(@D) && $(NPM_CI)
+	@touch $@
+
 # Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
 offer-witnesses:
 	@if command -v $(GO) >/dev/null; then \
-	    $(MAKE) --no-print-directory witnesses \
+	    $(MAKE) --no-print-directory $(WITNESSES) \
 	        || echo "WITNESS MISSING: not all could be built (see above); their tests are skipped"; \
 	elif [ ! -x tools/bin/nsqd ] || [ ! -x tools/bin/toxiproxy-server ]; then \
 	    echo "WITNESS MISSING: no Go to build them with; tests are skipped (Debian: golang-go)"; \
+	fi
+	@if command -v npm >/dev/null; then \
+	    $(MAKE) --no-print-directory $(NODE_WITNESSES) \
+	        || echo "WITNESS MISSING: not all of Node's could be installed (see above)"; \
+	else \
+	    echo "WITNESS MISSING: no npm to install Node's with; tests are skipped (Debian: npm)"; \
 	fi
 
 # ---- Upkeep ----------------------------------------------------------------------------------
