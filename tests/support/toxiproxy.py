@@ -21,6 +21,7 @@ from tests.support.mortal_broker import free_port
 from tests.support.nsqd import running
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
+_ANSWER_TIMEOUT_S = 60.0
 _START_TIMEOUT_S = 20.0
 
 Stream: TypeAlias = Literal["upstream", "downstream"]
@@ -127,7 +128,10 @@ async def toxiproxy() -> AsyncIterator[Toxiproxy]:
         running(toxiproxy_binary(), "toxiproxy", *arguments) as (_, log),
         # Connections that stay: a test counts what is open before and after.
         httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", limits=httpx.Limits(keepalive_expiry=None)
+            base_url=f"http://127.0.0.1:{port}",
+            limits=httpx.Limits(keepalive_expiry=None),
+            # Before a toxic is gone, what it holds back goes through.
+            timeout=_ANSWER_TIMEOUT_S,
         ) as http,
     ):
         # It says so a moment before it listens, and nothing when it does.
