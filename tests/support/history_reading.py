@@ -42,8 +42,8 @@ class Sending:
     delivered: list[tuple[float, Delivered]] = field(default_factory=list)
     passed: list[tuple[float, str]] = field(default_factory=list)
     """When which verb was said to the broker."""
-    refused: set[str] = field(default_factory=set)
-    """Verbs that the broker refused."""
+    refused: list[str] = field(default_factory=list)
+    """Verbs that the broker refused, as often as it did."""
     family: list[Sending] = field(default_factory=list)
     """
     This one and its equals, with as many attempts: more than one only behind a death of the broker.
@@ -147,7 +147,7 @@ class Reading:
         elif isinstance(event, Passed):
             sending.passed.append((at_s, event.verb))
         else:
-            sending.refused.add(event.verb)
+            sending.refused.append(event.verb)
 
     def _deliver(self, at_s: float, event: Delivered) -> None:
         same = self._same(event.body, event.message, event.attempts)
@@ -222,11 +222,11 @@ class Reading:
         }
 
     def finished(self) -> set[str]:
-        """Return the bodies whose FIN reached the broker, which did not refuse it."""
+        """Return the bodies with a FIN that reached the broker and was not refused."""
         return {
             sending.sent.body
             for sending in self.sendings
-            if sending.said("FIN") and "FIN" not in sending.refused
+            if len(sending.said("FIN")) > sending.refused.count("FIN")
         }
 
     def asks(self, sending: Sending, verb: str) -> Iterator[float]:
