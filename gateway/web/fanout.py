@@ -23,6 +23,7 @@ from gateway.secret import Secret
 from gateway.session.actions import Finish, PauseReading, Ready, Requeue, ResumeReading
 from gateway.session.messages import encode_frame, messages_out
 from gateway.session.outbox import MAX_FRAME_BYTES
+from gateway.session.window import delivery_ids
 from gateway.telemetry import gauge, get_logger, spawn
 from gateway.web.membership import Common, OwnMembership
 from gateway.web.session_socket import DELIVERED
@@ -118,7 +119,6 @@ class Fanout:
         """Those whose client knows that it is subscribed, and who get messages."""
         self.given = 0
         """Messages that all who look were given."""
-        self._sources: dict[int, Answer] = {}
         self._reads: deque[tuple[int, list[bytes], LinesInFrames]] = deque()
         """What not all of was passed on yet: source, ids, and what is left."""
         self._passed = 0
@@ -149,7 +149,7 @@ class Fanout:
 
     def sources_of(self, viewer: Viewer) -> Sequence[int]:
         """Return the sources that *viewer* has heard of and that are open."""
-        return list(self._sources) if viewer in self._viewers else ()
+        return self._membership.sources if viewer in self._viewers else ()
 
     async def join(self, viewer: Viewer) -> None:
         """
@@ -165,7 +165,7 @@ class Fanout:
             # Without the frames of others who were told: it does not grow.
             raise self._error.with_traceback(None)
         self._viewers[viewer] = None
-        for source, answer in list(self._sources.items()):
+        for source, answer in list(self._membership.answers.items()):
             viewer.source_opened(source, answer)
 
     def begin(self, viewer: Viewer, socket: WebSocket) -> None:
@@ -203,7 +203,7 @@ class Fanout:
         if not self._looking:
             self._membership.carry_out(Requeue(source, ids, 0))
             return
-        frames = self._encode(messages, self._sources[source].msg_timeout)
+        frames = self._encode(messages, self._membership.answers[source].msg_timeout)
         self._reads.append((source, ids, frames))
         if self._pumping is None:
             self._pump()
@@ -250,8 +250,7 @@ class Fanout:
     def _encode(self, messages: list[Message], left_ms: int) -> LinesInFrames:
         """Return *messages* as whole WebSocket frames."""
         self._last_number += 1
-        suffix = f"-{self._last_number}"
-        ids = [message.id.decode("latin-1") + suffix for message in messages]
+        ids = delivery_ids(messages, self._last_number)
         names = (self.key.topic, self.channel)
         lines = encode_frame(messages_out(messages, ids, names, left_ms))
         share_bytes = max(_LEAST_FRAME_BYTES, _TURN_BYTES // len(self._looking))
@@ -260,7 +259,6 @@ class Fanout:
     def source_opened(self, source: int, answer: Answer) -> None:
         """Tell every viewer."""
         self._membership.source_opened(source, answer)
-        self._sources[source] = answer
         self._error = None
         for viewer in list(self._viewers):
             viewer.source_opened(source, answer)
@@ -268,15 +266,14 @@ class Fanout:
     def source_lost(self, source: int, error: BrokerUnreachable) -> None:
         """Tell every viewer; while there is none left, nobody joins."""
         self._membership.source_lost(source)
-        self._sources.pop(source, None)
-        if not self._sources:
+        if not self._membership.answers:
             self._error = NoBroker(f"no nsqd can be subscribed to ({error})")
         for viewer in list(self._viewers):
             viewer.source_lost(source, error)
 
     def auth_required(self) -> None:
         """Tell every viewer; while there is no other broker, nobody joins without a secret."""
-        if not self._sources:
+        if not self._membership.answers:
             self._error = AuthRequired("a secret is asked for, and none was brought")
         for viewer in list(self._viewers):
             viewer.auth_required()

@@ -8,7 +8,7 @@ membership has one window all the while. `fanout` has the other kind, which many
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -161,6 +161,11 @@ class OwnMembership:
     def sources(self) -> Sequence[int]:
         """What is open."""
         return list(self._sources)
+
+    @property
+    def answers(self) -> Mapping[int, Answer]:
+        """What the brokers of the open sources said to IDENTIFY, in the order they came."""
+        return self._sources
 
     async def join(self, secret: Secret | None) -> None:
         """Subscribe with *secret*, in place of what was subscribed before; see `Membership`."""

@@ -93,16 +93,6 @@ class SessionSocket(ABC):
         except Exception as error:  # noqa: BLE001 - it is logged
             self._fail(error)
 
-    def _tell_quickly(self, happened: Callable[..., list[Action]], *what: object) -> None:
-        """Do as `_tell` does for what does not change whether the client is listened to."""
-        try:
-            now = self._loop.time()
-            if actions := happened(*what, now):
-                self._carry_out(actions)
-            self._send_waiting(now)
-        except Exception as error:  # noqa: BLE001 - it is logged
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         logger.error("subscriber failed", request_id=self.request_id, exc_info=error)
         self.end(CloseCode.INTERNAL, EndReason.FAILED.value)

@@ -172,7 +172,7 @@ class SubscriberSocket(SessionSocket):
 
     def messages_arrived(self, source: int, messages: list[Message]) -> None:
         """Let the session take what came."""
-        self._tell_quickly(self._session.arrived, source, messages)
+        self._tell(self._session.arrived, source, messages)
 
     def answer_refused(self, source: int, frame: ErrorFrame) -> None:
         """Let the session tell the client."""
