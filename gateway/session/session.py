@@ -208,11 +208,6 @@ class Session:
         """Whether something waits for the client."""
         return bool(self._outbox)
 
-    @property
-    def waiting_bytes(self) -> int:
-        """What waits for the client."""
-        return self._outbox.size_bytes
-
     def next_frame(self, now: float) -> bytes | None:
         """
         Return the next text frame, made of what is there; None when nothing is.

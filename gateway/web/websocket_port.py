@@ -37,7 +37,6 @@ class Upgrade:
 class WebSocket(Protocol):
     """One open socket, for who serves it."""
 
-    peer: str
     is_writable: bool
     """False while more waits in the transport than it likes; `Receiver.has_room` follows."""
 
@@ -59,9 +58,6 @@ class WebSocket(Protocol):
 
     def close(self, code: int, reason: str) -> None:
         """Close behind what was sent, and cut the connection 2 s later; idempotent."""
-
-    def abort(self) -> None:
-        """Cut the connection; what was sent may not arrive."""
 
 
 class Receiver(Protocol):

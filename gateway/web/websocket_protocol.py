@@ -74,20 +74,14 @@ class WebSocketProtocol(asyncio.Protocol):
         "_unread",
         "_unsent_pong",
         "is_writable",
-        "peer",
         "transport",
         "turn",
     )
 
     def __init__(
-        self,
-        port: WebSocketPort,
-        transport: asyncio.Transport,
-        server: ServerConnections,
-        peer: str,
+        self, port: WebSocketPort, transport: asyncio.Transport, server: ServerConnections
     ) -> None:
         self.transport = transport
-        self.peer = peer
         self.is_writable = True
         self.turn = 0
         self._port = port
@@ -341,12 +335,6 @@ class WebSocketProtocol(asyncio.Protocol):
         self.transport.write(close_frame(code, reason))
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
         self.resume_reading()
-
-    def abort(self) -> None:
-        """Cut the connection; what was sent may not arrive. `Receiver.lost` follows."""
-        if self._phase is _OPEN:
-            self._phase = _CLOSING
-        self.transport.abort()
 
     def shutdown(self) -> None:
         """Close, for the server stops (uvicorn's name); the receiver is told at once."""

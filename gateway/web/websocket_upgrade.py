@@ -68,14 +68,14 @@ class WebSocketUpgrade(asyncio.Protocol):
             logger.exception("admission failed", request_id=self._request_id)
             answer = problem(error, self._request_id)
         else:
-            self._open(admission, upgrade.peer, greeting)
+            self._open(admission, greeting)
             return
         if self._admission is not None:
             self._refuse(answer)
 
-    def _open(self, admission: Admission, peer: str, greeting: Response) -> None:
+    def _open(self, admission: Admission, greeting: Response) -> None:
         """Leave the connection to the socket."""
-        socket = WebSocketProtocol(self._port, self.transport, self._server, peer)
+        socket = WebSocketProtocol(self._port, self.transport, self._server)
         receiver = admission.receiver
         if self._admission is None:
             # Too late to be stopped: who was let in has gone.

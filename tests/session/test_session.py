@@ -110,7 +110,7 @@ def test_what_is_there_goes_in_one_frame() -> None:
     frame = session.next_frame(0.0)
 
     assert ["response", "message", "message", "message"] == [each["type"] for each in lines(frame)]
-    assert (True, False, 0) == (waits, session.has_frame, session.waiting_bytes)
+    assert (True, False, 0) == (waits, session.has_frame, session._outbox.size_bytes)
 
 
 def test_no_frame_is_made_of_nothing() -> None:
@@ -447,7 +447,7 @@ def test_a_client_that_takes_no_frame_draws_in_one_window_only() -> None:
 
     assert (TIMEOUT_S - MARGIN_S, None) == (due, frame)
     assert ([Ready(1)], [Ready(3)]) == (lowered, raised)
-    assert (0, 0) == (session.delivered, session.waiting_bytes)
+    assert (0, 0) == (session.delivered, session._outbox.size_bytes)
 
 
 def test_each_source_has_its_own_timeout() -> None:

@@ -168,7 +168,7 @@ def test_answers_count_as_waiting() -> None:
     actions = session.receive("\n".join([command("NOP", ref=1)] * 10), 0.0)
 
     assert [PauseReading()] == actions
-    assert session.waiting_bytes > 1_000
+    assert session._outbox.size_bytes > 1_000
 
 
 # CLS

@@ -283,7 +283,7 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def the_bytes_add_up(self) -> None:
         """Nothing waits exactly when nothing is counted."""
-        assert self.session.has_frame == (self.session.waiting_bytes > 0)
+        assert self.session.has_frame == (self.session._outbox.size_bytes > 0)
 
     def teardown(self) -> None:
         """Let all that waits be done: every ref is answered; then close, and all is handed back."""

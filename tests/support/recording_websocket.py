@@ -10,7 +10,6 @@ class RecordingWebSocket:
     """One end of a socket that nobody is at the other end of."""
 
     def __init__(self) -> None:
-        self.peer = "192.0.2.1"
         self.is_writable = True
         self.unsent_bytes = 0
         self.is_reading = True
@@ -19,7 +18,6 @@ class RecordingWebSocket:
         self.frames: list[bytes] = []
         """Whole frames."""
         self.closed: tuple[int, str] | None = None
-        self.is_aborted = False
         self.fills_up = False
         """Whether the next message makes it not writable."""
 
@@ -45,10 +43,6 @@ class RecordingWebSocket:
     def close(self, code: int, reason: str) -> None:
         """Keep the first one."""
         self.closed = self.closed or (code, reason)
-
-    def abort(self) -> None:
-        """Keep it."""
-        self.is_aborted = True
 
     def take(self) -> list[dict[str, Any]]:
         """Take out the objects of all messages."""

@@ -250,7 +250,6 @@ async def test_nothing_goes_out_behind_the_end(raw: RawWebSocket, receiver: Echo
     socket.pause_reading()
     socket.resume_reading()
     socket.close(1000, "")
-    socket.abort()
     protocol(receiver).ping(b"p", b"\x89\x01p")
     protocol(receiver).shutdown()
     await turn(5)
@@ -406,17 +405,6 @@ async def test_who_does_not_read_is_cut_two_seconds_after_the_close(
 
         assert [4001] == receiver.codes
         clock.run_on()
-
-
-async def test_an_abort_is_told_like_every_end(raw: RawWebSocket, receiver: EchoReceiver) -> None:
-    """Not from within the call, and once."""
-    receiver.socket.abort()
-    assert [] == receiver.codes
-
-    await receiver.gone.wait()
-
-    assert [1006] == receiver.codes
-    assert 1006 == (await read_closed(raw)).code
 
 
 async def test_a_server_that_stops_closes_its_sockets(gate: EchoGate) -> None:
