@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from tests.support.echo_gate import EchoGate, EchoReceiver, echo_port
+from tests.support.echo_gate import EchoGate, EchoReceiver
 from tests.support.raw_socket import (
     CLOSE,
     CONTINUATION,
     PING,
     TEXT,
     RawWebSocket,
-    raw_websocket,
 )
 from tests.support.wire_frames import (
     FIN,
@@ -28,26 +24,6 @@ from tests.support.wire_frames import (
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAIT_S = 15.0
-
-
-@pytest.fixture(scope="module")
-def gate() -> EchoGate:
-    """Who lets everybody in."""
-    return EchoGate()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address(gate: EchoGate) -> AsyncIterator[str]:
-    """Where every text is said back."""
-    async with echo_port(gate) as address:
-        yield address
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def raw(address: str) -> AsyncIterator[RawWebSocket]:
-    """An open socket."""
-    async with raw_websocket(f"ws://{address}/sub?") as raw:
-        yield raw
 
 
 @pytest.fixture

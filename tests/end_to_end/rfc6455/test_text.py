@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from tests.support.echo_gate import echo_port
-from tests.support.raw_socket import CONTINUATION, PING, PONG, TEXT, RawWebSocket, raw_websocket
+from tests.support.raw_socket import CONTINUATION, PING, PONG, TEXT, RawWebSocket
 from tests.support.wire_frames import FIN, Closed, read_closed, send_apart, wire_frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address() -> AsyncIterator[str]:
-    """Where every text is said back."""
-    async with echo_port() as address:
-        yield address
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def raw(address: str) -> AsyncIterator[RawWebSocket]:
-    """An open socket."""
-    async with raw_websocket(f"ws://{address}/sub?") as raw:
-        yield raw
 
 
 RIGHT = {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
-from tests.support.echo_gate import MAX_FRAME_BYTES, echo_port
+from tests.support.echo_gate import MAX_FRAME_BYTES
 from tests.support.raw_socket import (
     BINARY,
     CLOSE,
@@ -17,7 +15,6 @@ from tests.support.raw_socket import (
     PONG,
     TEXT,
     RawWebSocket,
-    raw_websocket,
 )
 from tests.support.wire_frames import (
     FIN,
@@ -34,20 +31,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PROBE = wire_frame(FIN | TEXT, b"probe")
 ALIVE = (TEXT, b"probe")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address() -> AsyncIterator[str]:
-    """Where every text is said back; one message may have 100 000 bytes."""
-    async with echo_port() as address:
-        yield address
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def raw(address: str) -> AsyncIterator[RawWebSocket]:
-    """An open socket."""
-    async with raw_websocket(f"ws://{address}/sub?") as raw:
-        yield raw
 
 
 # §5.2, sizes

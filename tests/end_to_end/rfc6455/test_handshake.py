@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.echo_gate import EchoGate, echo_port
+from tests.support.echo_gate import EchoGate
 from tests.support.raw_http import RawAnswer, read_answer
 from tests.support.raw_socket import TEXT, RawSocket, raw_socket
 from tests.support.wire_frames import FIN, wire_frame
@@ -28,19 +28,6 @@ HEADERS = {
     "Sec-WebSocket-Key": KEY,
     "Sec-WebSocket-Version": "13",
 }
-
-
-@pytest.fixture(scope="module")
-def gate() -> EchoGate:
-    """Who lets everybody in."""
-    return EchoGate()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address(gate: EchoGate) -> AsyncIterator[str]:
-    """Where every text is said back."""
-    async with echo_port(gate) as address:
-        yield address
 
 
 @pytest_asyncio.fixture(loop_scope="session")
