@@ -14,49 +14,88 @@ PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
 WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
     toxiproxy-server go-socket-client)
+# What looks at the chart and the image: two renderers' worth of Go, policies from PyPI.
+CHART_WITNESSES := $(addprefix tools/bin/,helm kube-score pod-security)
 # Programs of Node, each with what its lock file pins.
-NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs
+NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs tools/bin/browser/package.json
+# Writes and checks scripts, styles and pages; left out, aloud, where it is not installed.
+BIOME     := tools/bin/browser/node_modules/.bin/biome
+WITH_STYLE := --config-path=tools/browser/style.jsonc --error-on-warnings
 NPM_CI    := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses test soak-history check format bench lock clean
+.PHONY: help run setup witnesses offer-witnesses spark-classes test screenshots soak soak-history soak-crowd soak-pipeline check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---- Running and testing ---------------------------------------------------------------------
 
+# `nsq-gateway`, whose status after Ctrl-C, 130, is no error of make's. It takes the shell's place,
+# so that a signal reaches it once.
+define SERVE_PROGRAM
+import sys
+from gateway.cli import main
+sys.argv[0] = "nsq-gateway"
+try:
+    main()
+except SystemExit as end:
+    sys.exit(0 if end.code == 130 else end.code)
+endef
+run: export SERVE_PROGRAM := $(SERVE_PROGRAM)
 run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C ends it
-	@exec $(BIN)/nsq-gateway serve $(ARGS)
+	@exec $(BIN)/python -c "$$SERVE_PROGRAM" serve $(ARGS)
 
 setup: $(VENV)/.dev ## complete .venv with everything that tests and checks need
 
-witnesses: $(WITNESSES) $(NODE_WITNESSES) ## get the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (needs npm)
+witnesses: $(WITNESSES) $(CHART_WITNESSES) $(NODE_WITNESSES) tools/bin/promtool tools/bin/checkov ## get the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (npm), promtool (apt)
 
-test: setup offer-witnesses ## run every test (ARGS="-k words"); with Go, npm and Chromium, beside outside programs too
+test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, beside outside programs too
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+screenshots: setup witnesses ## take the pictures of the console in docs/images/ anew; needs Chromium
+	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet tests/end_to_end/browser/test_console_pictures.py
 
 SOAK_ROUNDS ?= 5
 SOAK_SEEDS  ?= $(shell $(PYTHON) -c 'import random; print(*random.sample(range(10**6), 10), sep=",")')
+
+SOAK_S ?= 1800
+
+soak: setup witnesses ## half an hour of mixed load, which must leave nothing behind (SOAK_S=1800)
+	NSQ_GATEWAY_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_soak.py $(ARGS)
 
 soak-history: setup witnesses ## break clients, gateway and nsqd for a quarter of an hour or so (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
 	NSQ_GATEWAY_HISTORY_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_HISTORY_SEEDS=$(SOAK_SEEDS) \
 	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_history.py -k violation $(ARGS)
 
+soak-crowd: setup witnesses ## break networks and gateways under 20 clients of nsq.js (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
+	NSQ_GATEWAY_CROWD_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_CROWD_SEEDS=$(SOAK_SEEDS) \
+	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_module_crowd.py -k everything_once $(ARGS)
+
+soak-pipeline: setup witnesses spark-classes ## kill the processes of archives on Spark (SOAK_ROUNDS=5)
+	NSQ_GATEWAY_SPARK_KILLS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_kills.py $(ARGS)
+
 check: setup ## format, lint, types, architecture; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@if [ -x $(BIOME) ]; then $(BIOME) check $(WITH_STYLE); \
+	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON are not checked"; fi
 	$(BIN)/python -m pytest --quiet tests/test_architecture.py
 
 format: setup ## write every file as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	@if [ -x $(BIOME) ]; then $(BIOME) check --write $(WITH_STYLE); \
+	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON stay as they are"; fi
 
-bench: $(VENV)/.bench witnesses tools/bin/steady ## measure beside the real nsqd and print ratios; needs Go and wrk
+bench: $(VENV)/.bench witnesses tools/bin/steady tools/bin/nsq_to_file ## measure beside the real nsqd and print ratios; needs Go and wrk
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-pipeline: override ARGS := pipeline $(ARGS)
+bench-pipeline: bench ## the same for the pipeline on Spark alone; needs Java 17
 
 # ---- The environment -------------------------------------------------------------------------
 # A stamp is younger than what it was made from; a changed list of requirements installs again.
@@ -88,7 +127,7 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 
 # ---- The witnesses ---------------------------------------------------------------------------
 
-tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin: tools/go.mod tools/go.sum
+tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin tools/bin/nsq_to_file: tools/go.mod tools/go.sum
 	cd tools && $(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
 
 tools/bin/go-nsq-%: tools/%/main.go tools/measure/measure.go tools/go.mod tools/go.sum
@@ -101,6 +140,28 @@ tools/bin/toxiproxy-server: tools/toxiproxy/go.mod tools/toxiproxy/go.sum
 # WebSocket clients of other people, in Go and for Node.
 tools/bin/go-socket-client: tools/socket-client/main.go tools/socket-client/go.mod tools/socket-client/go.sum
 	cd tools/socket-client && $(GO_BUILD) -o ../bin/$(@F) .
+
+# Helm 3, beside the SDK of Helm 4 that the tests render with; these need Go 1.26.
+tools/bin/helm: tools/helm/go.mod tools/helm/go.sum
+	cd tools/helm && $(GO_BUILD) -o ../bin/$(@F) helm.sh/helm/v3/cmd/helm
+
+tools/bin/kube-score: tools/kube-score/go.mod tools/kube-score/go.sum
+	cd tools/kube-score && $(GO_BUILD) -o ../bin/$(@F) github.com/zegl/kube-score/cmd/kube-score
+
+# Kubernetes' own pods that are "restricted", and those that are not; nothing is built.
+tools/bin/pod-security: tools/pod-security/go.mod tools/pod-security/go.sum
+	rm -rf $@
+	cp -r "$$(cd tools/pod-security && GOTOOLCHAIN=local $(GO) mod download -json k8s.io/pod-security-admission \
+	    | sed -n 's/^.*"Dir": "\(.*\)",$$/\1/p')/test/testdata/restricted/v1.37" $@
+	@chmod -R u+w $@ && touch $@
+
+# Policies, in an environment of their own: what they need is much, and older than what we need.
+tools/bin/checkov: requirements/checkov.txt
+	rm -rf tools/bin/checkov-venv
+	$(PYTHON) -m venv tools/bin/checkov-venv
+	tools/bin/checkov-venv/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement $<
+	ln -sf checkov-venv/bin/checkov $@
+	@touch tools/bin/checkov-venv/bin/checkov
 
 tools/bin/node/client.mjs: $(addprefix tools/node-clients/,client.mjs package.json package-lock.json .npmrc)
 	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
@@ -116,11 +177,35 @@ tools/bin/asyncapi/validate.mjs: $(addprefix tools/asyncapi/,validate.mjs packag
 	cd $(@D) && $(NPM_CI)
 	@touch $@
 
+# TypeScript and Biome for the JavaScript here, axe-core for its pages.
+tools/bin/browser/package.json: $(addprefix tools/browser/,package.json package-lock.json .npmrc)
+	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	cd $(@D) && $(NPM_CI)
+	@touch $@
+
+# Checks alerts, and shows dashboards their data. Debian's package, unpacked and not installed: no
+# service and no user come with it. Where the system has no list of packages, one is got here.
+PROMETHEUS := tools/bin/prometheus-deb
+APT_GET    := apt-get --quiet -o APT::Sandbox::User=root
+APT_HERE    = $(APT_GET) -o Dir::State=$(CURDIR)/$(PROMETHEUS)/apt -o Dir::Cache=$(CURDIR)/$(PROMETHEUS)/apt
+
+tools/bin/promtool:
+	rm -rf $(PROMETHEUS) && mkdir -p $(PROMETHEUS)/apt/lists/partial $(PROMETHEUS)/apt/archives/partial
+	@cd $(PROMETHEUS) && { $(APT_GET) download prometheus \
+	    || { $(APT_HERE) update && $(APT_HERE) download prometheus; }; } >download.log 2>&1 \
+	    || { cat download.log >&2; exit 1; }
+	dpkg -x $(PROMETHEUS)/prometheus_*.deb $(PROMETHEUS)
+	@rm -rf $(PROMETHEUS)/prometheus_*.deb $(PROMETHEUS)/apt
+	ln -sf prometheus-deb/usr/bin/prometheus tools/bin/prometheus
+	ln -sf prometheus-deb/usr/bin/promtool $@
+
 # Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
 offer-witnesses:
 	@if command -v $(GO) >/dev/null; then \
 	    $(MAKE) --no-print-directory $(WITNESSES) \
 	        || echo "WITNESS MISSING: not all could be built (see above); their tests are skipped"; \
+	    $(MAKE) --no-print-directory --keep-going $(CHART_WITNESSES) \
+	        || echo "WITNESS MISSING: not all that look at the chart (see above); they need Go 1.26"; \
 	elif [ ! -x tools/bin/nsqd ] || [ ! -x tools/bin/toxiproxy-server ]; then \
 	    echo "WITNESS MISSING: no Go to build them with; tests are skipped (Debian: golang-go)"; \
 	fi
@@ -130,17 +215,36 @@ offer-witnesses:
 	else \
 	    echo "WITNESS MISSING: no npm to install Node's with; tests are skipped (Debian: npm)"; \
 	fi
+	@if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+	    $(MAKE) --no-print-directory tools/bin/promtool \
+	        || echo "WITNESS MISSING: promtool could not be got (see above); its tests are skipped"; \
+	else \
+	    echo "WITNESS MISSING: promtool is got from Debian's package prometheus; tests are skipped"; \
+	fi
+
+	@$(MAKE) --no-print-directory tools/bin/checkov \
+	    || echo "WITNESS MISSING: checkov could not be installed (see above); its tests are skipped"
+
+# Spark's classes, written once for each Spark and Java: each session of the tests then starts seconds
+# sooner. Nothing needs them, so nothing fails for want of them.
+spark-classes: setup
+	@if command -v java >/dev/null; then $(BIN)/python -m tests.support.spark_classes \
+	    || echo "Spark's classes could not be written (see above); its tests take longer"; fi
 
 # ---- Upkeep ----------------------------------------------------------------------------------
 
 # One list serves Python 3.11 to 3.14 on every platform. The others take their versions from dev.txt.
-LOCK := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
-    --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --group build
+LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --custom-compile-command 'make lock'
+LOCK := $(LOCK_FREE) --group build
 
 lock: .venv-lock/bin/uv ## pin requirements/*.txt anew from the ranges in pyproject.toml (ARGS=--upgrade)
 	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
+	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
+	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
 	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
+	echo 'checkov>=3.3' | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/checkov.txt -
 
 .venv-lock/bin/uv:
 	$(PYTHON) -m venv .venv-lock

@@ -11,11 +11,15 @@ import time
 from benchmarks import (
     broker,
     client,
+    console,
     delivery,
     latency,
     many,
     memory,
+    observed,
+    operation,
     overload,
+    pipeline,
     publish,
     stuck,
     tail,
@@ -36,8 +40,12 @@ BENCHMARKS = {
     "latency": latency.plan,
     "stuck": stuck.plan,
     "memory": memory.plan,
+    "operation": operation.plan,
+    "observed": observed.plan,
     "broker": broker.plan,
     "client": client.plan,
+    "console": console.plan,
+    "pipeline": pipeline.plan,
 }
 RESULTS = ROOT / "benchmarks" / "results"
 

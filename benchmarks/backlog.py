@@ -57,28 +57,50 @@ def publish(broker: Server, count: int, bodies: Sequence[bytes] = ()) -> None:
     _wait(broker, lambda stats: stats["depth"] == count, f"has {count} messages")
 
 
+def publish_only(broker: Server, count: int) -> None:
+    """Publish *count* messages to whoever consumes."""
+    uvloop.run(fill(broker.tcp, TOPIC, count))
+
+
+def wait_until_empty(broker: Server, timeout_s: float = _SETTLE_TIMEOUT_S) -> None:
+    """Return once every message is finished."""
+    _wait(broker, _is_empty, "is empty", timeout_s)
+
+
+def wait_until_consumed(broker: Server) -> None:
+    """Return once somebody is subscribed."""
+    _wait(broker, lambda stats: stats["client_count"] > 0, "is consumed")
+
+
 def wait_until_alone(broker: Server) -> None:
     """Return once nobody is subscribed any more."""
     _wait(broker, lambda stats: not stats["client_count"], "is alone")
 
 
+def _is_empty(stats: dict[str, Any]) -> bool:
+    return not (stats["depth"] or stats["in_flight_count"])
+
+
 def _is_settled(stats: dict[str, Any]) -> bool:
     """Whether nothing is left and nobody is subscribed."""
-    return not any(stats[name] for name in ("depth", "in_flight_count", "client_count"))
+    return _is_empty(stats) and not stats["client_count"]
 
 
 def _wait(
-    broker: Server, is_so: Callable[[dict[str, Any]], bool], what: str
+    broker: Server,
+    is_so: Callable[[dict[str, Any]], bool],
+    what: str,
+    timeout_s: float = _SETTLE_TIMEOUT_S,
 ) -> list[dict[str, Any]]:
     """Return the channels once each *is_so*; leaves with a sentence that says *what* is missing."""
-    end = time.monotonic() + _SETTLE_TIMEOUT_S
+    end = time.monotonic() + timeout_s
     while True:
         stats = _channels_of(broker, TOPIC)
         late = [each for each in stats if not is_so(each)]
         if not late:
             return stats
         if time.monotonic() > end:
-            raise SystemExit(f"not every channel {what} after {_SETTLE_TIMEOUT_S:g} s: {late[0]}")
+            raise SystemExit(f"not every channel {what} after {timeout_s:g} s: {late[0]}")
         time.sleep(0.02)
 
 

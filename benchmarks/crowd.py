@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from benchmarks.harness import Server
 from benchmarks.websocket_client import (
+    CLOSE,
     END_OF_HEAD,
     PING,
     PONG,
@@ -38,7 +39,17 @@ _IP_BIND_ADDRESS_NO_PORT = 24
 class Member:
     """One socket of a crowd, read when there is something; *took* gets each text."""
 
-    __slots__ = ("_held", "fileno", "has_text", "is_open", "receive_into", "sock", "took")
+    __slots__ = (
+        "_held",
+        "close_code",
+        "fileno",
+        "has_text",
+        "is_open",
+        "may_close",
+        "receive_into",
+        "sock",
+        "took",
+    )
 
     def __init__(self, sock: socket.socket, took: Callable[[Member, bytes], None]) -> None:
         self.sock = sock
@@ -49,6 +60,10 @@ class Member:
         self.has_text = False
         """Whether a text has come: it is subscribed."""
         self.took = took
+        self.may_close = False
+        """Whether the gateway may close it."""
+        self.close_code: int | None = None
+        """What it was closed with; None while it is open."""
         self._held = b""
 
     def send(self, text: bytes) -> None:
@@ -82,6 +97,9 @@ class Member:
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == PING:
             self.sock.sendall(encode_frame(PONG, payload))
+        elif kind == CLOSE and self.may_close:
+            self.close_code = int.from_bytes(payload[:2], "big")
+            self.sock.sendall(encode_frame(CLOSE, payload))
         elif kind != TEXT or b'"type":"error"' in payload:
             raise SystemExit(f"unexpected frame of kind {kind}: {payload[:200]!r}")
         else:
@@ -220,6 +238,25 @@ class Crowd:
             self.turn()
         for member in self:
             member.took = self._took
+
+    def see_off(self) -> list[tuple[float, int]]:
+        """Read until the gateway has closed every socket; return when, and with which code."""
+        seen: list[tuple[float, int]] = []
+        for member in self:
+            member.may_close = True
+        while self._members:
+            ready = self._epoll.poll(TIMEOUT_S)
+            if not ready:
+                raise SystemExit(f"nothing came for {TIMEOUT_S:g} s, {len(self)} sockets are open")
+            for fileno, _ in ready:
+                member = self._members[fileno]
+                member.read()
+                if member.close_code is not None:
+                    seen.append((time.monotonic(), member.close_code))
+                    self._epoll.unregister(fileno)
+                    member.sock.close()
+                    del self._members[fileno]
+        return seen
 
     def leave(self) -> None:
         """Close all sockets with a reset, so that their ports are free at once."""

@@ -21,7 +21,7 @@ _JSON_BYTES = 1_024
 
 
 @dataclass(frozen=True)
-class _Load:
+class Load:
     """What is consumed, and how."""
 
     window: int
@@ -38,10 +38,10 @@ def plan(*, quick: bool) -> Benchmark:
     wide, narrow, rounds = (20_000, 1_000, 1) if quick else (300_000, 20_000, 5)
     documents = make_documents(BATCH, _JSON_BYTES)
     loads = [
-        _Load(2_500, wide, WAYS),
+        Load(2_500, wide, WAYS),
         # A frame holds one message, so both ways are the same.
-        _Load(1, narrow, {"FIN": True}),
-        _Load(2_500, wide // 3, {"FIN by ids": True}, ", JSON of 1 KiB", documents),
+        Load(1, narrow, {"FIN": True}),
+        Load(2_500, wide // 3, {"FIN by ids": True}, ", JSON of 1 KiB", documents),
     ]
     about = (
         "nsqd → gateway → one WebSocket and each FIN back; bodies of 200 B, output buffer 25 ms; "
@@ -51,7 +51,7 @@ def plan(*, quick: bool) -> Benchmark:
     return Benchmark(about, _rows(loads, rounds))
 
 
-def _rows(loads: Sequence[_Load], rounds: int) -> Iterator[Row]:
+def _rows(loads: Sequence[Load], rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, gateway(nsqd) as ours:
         for load in loads:
             asked = {"window": load.window, "count": load.count}
@@ -60,7 +60,7 @@ def _rows(loads: Sequence[_Load], rounds: int) -> Iterator[Row]:
                 "plain Python client": backlog.python_consumer(nsqd, **asked),
             }
             through = {
-                way: partial(_receive, nsqd, ours, load, by_ids=by_ids)
+                way: partial(receive, nsqd, ours, load, by_ids=by_ids)
                 for way, by_ids in load.ways.items()
             }
             beside = {
@@ -81,12 +81,12 @@ def _compare(name: str, ours: list[Spent], peers: list[Spent]) -> Iterator[Row]:
     yield compare(name, "messages/s", rates, peer_rates, f"our load {share:.0%} of a core")
 
 
-def _consume(nsqd: Server, load: _Load, arguments: Sequence[str]) -> Spent:
+def _consume(nsqd: Server, load: Load, arguments: Sequence[str]) -> Spent:
     with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
         return backlog.run_client(arguments)
 
 
-def _receive(nsqd: Server, ours: Server, load: _Load, *, by_ids: bool) -> Spent:
+def receive(nsqd: Server, ours: Server, load: Load, *, by_ids: bool) -> Spent:
     """Consume over a WebSocket; the CPU is the gateway's."""
     with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
         socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={load.window}")

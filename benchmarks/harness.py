@@ -131,13 +131,16 @@ def real_nsqd(
 
 
 @contextlib.contextmanager
-def gateway(nsqd: Server, *flags: str, module: str = "gateway") -> Iterator[Server]:
+def gateway(
+    nsqd: Server, *flags: str, module: str = "gateway", management: int | None = None
+) -> Iterator[Server]:
     """
     Run the gateway in front of *nsqd*, with *flags* of its own; its `tcp` is nsqd's.
 
-    *module* is what is run in its place: one that starts it.
+    *module* is what is run in its place: one that starts it. *management* is the port of its
+    management; None is any free one.
     """
-    public, management = free_port(), free_port()
+    public, management = free_port(), management or free_port()
     arguments = [
         *(sys.executable, "-m", module, "serve", "--log-level=warning"),
         f"--listen=127.0.0.1:{public}",

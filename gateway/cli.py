@@ -23,16 +23,16 @@ from gateway.commands.flags import (
     shown,
 )
 from gateway.commands.framing import NEWLINE, parse_delimiter
-from gateway.commands.pub import PubTask, run_pub
-from gateway.commands.sub import SubTask, run_sub
+from gateway.commands.health import Question, ask_health
+from gateway.commands.pipeline import pipeline
+from gateway.commands.pipeline_replay import metrics, replay
 from gateway.errors import GatewayError, SettingRefused, SettingsError, StartError
+from gateway.garbage import look_seldom_for_garbage
 from gateway.lifetime import Runnable, run_until_signal
-from gateway.service import BrokerService, Service
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_commands import PubSettings, SubSettings
+from gateway.settings_commands import HealthSettings, PubSettings, SubSettings
 from gateway.settings_sources import load
 from gateway.telemetry import configure_logging
-from gateway.workers.supervisor import Supervisor
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 STDIN, STDOUT = 0, 1
@@ -108,6 +108,13 @@ Examples:
 
 Exit status: 0 done (count, reader gone, SIGTERM), 1 failed, 2 wrong use, 130 interrupted."""
 
+_HEALTH_EPILOG = """\b
+Examples:
+  nsq-gateway health
+  nsq-gateway health --live --management-listen 127.0.0.1:9081
+
+Exit status: 0 yes, 1 no, or no answer in time, 2 wrong use."""
+
 _BROKER_EPILOG = """\b
 Examples:
   nsq-gateway broker
@@ -130,6 +137,9 @@ def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
     messages live in memory. SIGTERM drains: sockets are told and closed over --drain-window-s; a
     second one stops at once.
     """
+    from gateway.service import Service  # noqa: PLC0415 - only who needs it waits for it
+    from gateway.workers.supervisor import Supervisor  # noqa: PLC0415 - only who needs it waits for it
+
     settings = load(ServeSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
     _run(lambda: Supervisor(settings) if settings.workers > 1 else Service(settings))
@@ -144,6 +154,8 @@ def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for
 
     Flags have nsqd's names, and may be spelled as nsqd takes them (-tcp-address=…).
     """
+    from gateway.service import BrokerService  # noqa: PLC0415 - only who needs it waits for it
+
     settings = load(BrokerSettings, given(flags), config).settings
     configure_logging(settings.log_format, settings.log_level)
     _run(lambda: BrokerService(settings))
@@ -175,6 +187,8 @@ def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for
 @settings_flags(PubSettings)
 def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """Publish what comes on standard input to TOPIC, at a gateway or on nsqd."""
+    from gateway.commands.pub import PubTask, run_pub  # noqa: PLC0415 - only who needs it waits for it
+
     names = ("topic", "framing", "defer_ms", "is_verbose")
     what = {name: flags.pop(name) for name in names}
     delimiter = flags.pop("delimiter")
@@ -209,6 +223,8 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
 @settings_flags(SubSettings)
 def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
     """Write messages of TOPIC to standard output, a line each, as a consumer of CHANNEL."""
+    from gateway.commands.sub import SubTask, run_sub  # noqa: PLC0415 - only who needs it waits for it
+
     topic, channel, count = (flags.pop(name) for name in ("topic", "channel", "count"))
     loaded = load(SubSettings, given(flags), config)
     require_use(loaded)
@@ -225,6 +241,36 @@ def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: A
         sys.exit(INTERRUPTED)
 
 
+@commands.command(cls=Command, epilog=_HEALTH_EPILOG)
+@click.option("--live", "question", flag_value="live", help="Ask whether it lives (/livez).")
+@click.option(
+    "--ready",
+    "question",
+    flag_value="ready",
+    default="ready",
+    help="Ask whether traffic should go there (/readyz). [default]",
+)
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(0.1, 60),
+    default=2.0,
+    metavar="S",
+    help="Time for the whole answer. [default: 2; allowed: 0.1 to 60 s]",
+)
+@settings_flags(HealthSettings)
+def health(config: Path | None, question: Question, timeout_s: float, **flags: Any) -> None:  # noqa: ANN401
+    """
+    Ask a gateway on this machine whether it is ready, or lives, and print its words.
+
+    It is what a container engine's health check runs: the address is read from the environment
+    and the file that `serve` reads.
+    """
+    settings = load(HealthSettings, given(flags), config).settings
+    is_well, words = ask_health(settings.management_listen, question, timeout_s)
+    click.echo(words)
+    sys.exit(0 if is_well else FAILED)
+
+
 def _opened(stream: TextIO | None, descriptor: int) -> int:
     """Return *descriptor*, which is free for any file where Python found its *stream* closed."""
     if stream is None:
@@ -234,7 +280,9 @@ def _opened(stream: TextIO | None, descriptor: int) -> int:
 
 def _run(build: Callable[[], Runnable]) -> None:
     async def body() -> signal.Signals:
-        return await run_until_signal(build(), click.echo)
+        part = build()
+        look_seldom_for_garbage()
+        return await run_until_signal(part, click.echo)
 
     if uvloop.run(body()) is signal.SIGINT:
         sys.exit(INTERRUPTED)
@@ -256,6 +304,11 @@ def settings(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # no
     width = max(map(len, values))
     for name, value in values.items():
         click.echo(f"{name:{width}}  {shown(value):24} {loaded.origins[name]}")
+
+
+commands.add_command(pipeline)
+pipeline.add_command(metrics)
+pipeline.add_command(replay)
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -6,6 +6,7 @@ GatewayError
 │  └─ SettingRefused        a setting is unknown, or cannot stand beside another one
 ├─ StartError               a part could not start (port taken, nothing at an address)
 ├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
+├─ RowRefused               a row of Spark's cannot be published, whatever is tried
 ├─ Forbidden                the caller may not do this, whatever the request says
 ├─ AuthRequired             a secret is asked for, and none was brought
 ├─ RequestTimeout           the rest of a request did not come in time
@@ -82,6 +83,15 @@ class InvalidRequest(GatewayError):
         self.detail = detail
 
 
+class RowRefused(GatewayError):
+    """A row cannot be published as it is: *key* names it; *reason* has value, limit and unit."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"row {key} cannot be published: {reason}")
+        self.key = key
+        self.reason = reason
+
+
 class Forbidden(GatewayError):
     """The caller may not do this, however the request is spelled; the text says why."""
 
@@ -143,7 +153,15 @@ class RateLimited(GatewayError):
 
 
 class Full(GatewayError):
-    """No further socket or secret is taken here now; the text says why."""
+    """
+    No further socket or secret is taken here now; the text says why.
+
+    *reason* is a word for it, of which there are few: they are counted by it.
+    """
+
+    def __init__(self, text: str, reason: str = "full") -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class AlreadyAnswered(GatewayError):
@@ -206,12 +224,17 @@ class BrokerRefused(PublishError):
 
 
 class BrokerUnreachable(GatewayError):
-    """A connection to a broker could not be made, or has ended; *address* is host:port."""
+    """
+    A connection to a broker could not be made, or has ended; *address* is host:port.
 
-    def __init__(self, address: str, reason: str) -> None:
+    *is_own*: this side has ended it, and not because anything was wrong.
+    """
+
+    def __init__(self, address: str, reason: str, *, is_own: bool = False) -> None:
         super().__init__(f"nsqd at {address}: {reason}")
         self.address = address
         self.reason = reason
+        self.is_own = is_own
 
 
 class LookupFailed(GatewayError):

@@ -2,7 +2,7 @@
 The life of a program that serves: started, told to end, drained, stopped; or cut, when told twice.
 
 The first word drains: whoever is connected goes in good order. A second one, whenever it comes,
-cuts this short. For a program on its own the words are SIGTERM and SIGINT.
+cuts this short. For a program on its own the words are SIGTERM, SIGINT and SIGHUP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ logger = get_logger()
 
 HURRY_S = 2.0
 """What a stop gets after the second word: enough to hand messages back, where nsqd answers."""
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_CUT_S = 0.5
+"""What is left of the stop gets, once what held it up is cut."""
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Runnable(Protocol):
@@ -39,6 +41,25 @@ class Runnable(Protocol):
 
     def abort(self) -> None:
         """Cut what holds up a stop."""
+
+
+class Stoppable(Protocol):
+    """What can be stopped."""
+
+    async def stop(self) -> None:
+        """Stop."""
+
+
+async def stop_in_order(*parts: Stoppable | None) -> None:
+    """Stop *parts*, the first one first; one that fails does not keep the others."""
+    for part in parts:
+        if part is None:
+            continue
+        try:
+            await part.stop()
+        except Exception:
+            # The others are to be stopped all the same.
+            logger.exception("stop failed", part=type(part).__name__)
 
 
 class End:
@@ -68,16 +89,25 @@ class End:
         self.ask()
 
 
+def ending_signals() -> list[signal.Signals]:
+    """
+    Return the signals that end this process: SIGTERM, SIGINT, and SIGHUP when its terminal goes.
+
+    One that is ignored stays so: nohup wants it.
+    """
+    return [each for each in _ENDING_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 async def run_until_signal(part: Runnable, announce: Callable[[str], None]) -> signal.Signals:
     """
-    Start *part*, announce what it says, wait for SIGTERM or SIGINT, drain it and stop it.
+    Start *part*, announce what it says, wait for one of `ending_signals`, drain it and stop it.
 
     A second signal ends the drain, and leaves the stop `HURRY_S`. Returns the first one; raises
     what the start raises.
     """
     end = End()
     loop = asyncio.get_running_loop()
-    for number in ENDING_SIGNALS:
+    for number in ending_signals():
         loop.add_signal_handler(number, end.on_signal, number)
     await run_until(end, part, announce)
     assert end.signal is not None  # noqa: S101 - nothing else asks for this end
@@ -93,9 +123,9 @@ async def run_until(end: End, part: Runnable, announce: Callable[[str], None]) -
     asked = spawn("wait for the end", end.asked.wait())
     hurried = spawn("wait for the hurry", end.hurried.wait())
     try:
+        asked.add_done_callback(lambda _: _tell_begin_of_end(end, part))
         is_started = await _start(part, asked, announce)
         await asked
-        logger.info("stopping", **_what_to_expect(end, part))
         if is_started:
             drain = spawn("drain", part.drain())
             await asyncio.wait({drain, hurried}, return_when=asyncio.FIRST_COMPLETED)
@@ -106,12 +136,14 @@ async def run_until(end: End, part: Runnable, announce: Callable[[str], None]) -
         hurried.cancel()
 
 
-def _what_to_expect(end: End, part: Runnable) -> dict[str, object]:
-    """Return what to tell of an end that begins; who sent a signal may send another one."""
+def _tell_begin_of_end(end: End, part: Runnable) -> None:
+    """Log what to expect, unless nobody has asked; who sent a signal may send another one."""
+    if not end.asked.is_set():
+        return
     told: dict[str, object] = {"at_most_s": part.longest_end_s}
     if end.signal is not None:
         told |= {"signal": end.signal.name, "again": "a second signal stops at once"}
-    return told
+    logger.info("stopping", **told)
 
 
 async def _start(
@@ -140,7 +172,7 @@ async def _start(
 
 
 async def _stop(part: Runnable, hurried: asyncio.Task[Literal[True]]) -> None:
-    """Stop *part*; once *hurried*, what is not over within `HURRY_S` is cut."""
+    """Stop *part*; once *hurried*, what is not over within `HURRY_S` is cut, and over soon."""
     stop = spawn("stop", part.stop())
     await asyncio.wait({stop, hurried}, return_when=asyncio.FIRST_COMPLETED)
     if not stop.done():
@@ -150,3 +182,7 @@ async def _stop(part: Runnable, hurried: asyncio.Task[Literal[True]]) -> None:
         return
     logger.warning("stop incomplete, what is left is cut", within_s=HURRY_S)
     part.abort()
+    # What was cut ends as anything does, and is counted there.
+    await asyncio.wait({stop}, timeout=_CUT_S)
+    stop.cancel()
+    await asyncio.wait({stop}, timeout=_CUT_S)

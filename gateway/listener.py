@@ -17,12 +17,18 @@ from typing import Any
 import uvicorn
 
 from gateway.addresses import join_address, split_address
+from gateway.certificate import Certificate
 from gateway.errors import StartError
 from gateway.telemetry import spawn
 
 _BACKLOG = 2_048
+_HANDSHAKE_S = 10.0
+"""Time for the handshake of TLS: until then nobody counts the connection."""
+_SHUTDOWN_S = 5.0
+"""Time for the end of TLS; a client that reads nothing is cut then."""
 _GRACE_S = 5.0
 """What answers that have begun get when a listener stops."""
+_LOOK_INTERVAL_S = 0.02
 
 
 class _Server(uvicorn.Server):
@@ -39,8 +45,35 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell."""
-        await super().startup(sockets)
+        if self.config.is_ssl:
+            await self._startup_with_tls(sockets or [])
+        else:
+            await super().startup(sockets)
         self.listens.set()
+
+    async def _startup_with_tls(self, sockets: list[socket.socket]) -> None:
+        """Do what uvicorn does, with a limit for a handshake: asyncio's own is 60 s."""
+        config = self.config
+        loop = asyncio.get_running_loop()
+        await self.lifespan.startup()
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg] # a class, or a partial one
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=_HANDSHAKE_S,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+            for each in sockets
+        ]
+        self.started = True
 
 
 class HttpListener:
@@ -48,8 +81,8 @@ class HttpListener:
     One address; `bind`, then `start`, last `stop`.
 
     *name* is what people read, with the flag of the address where it has one, as in "the gateway
-    (--listen)". *grace_s* is what answers that have begun get at the stop; *options* are uvicorn's,
-    in place of what is set here.
+    (--listen)". *grace_s* is what answers that have begun get at the stop; *certificate* is that of
+    TLS, None: there is none; *options* are uvicorn's, in place of what is set here.
     """
 
     def __init__(
@@ -58,15 +91,19 @@ class HttpListener:
         address: str,
         *,
         grace_s: float = _GRACE_S,
+        certificate: Certificate | None = None,
         **options: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         self._name = name
         self._wanted = address
         self._grace_s = grace_s
+        self._certificate = certificate
         self._options = options
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self.cut_requests = 0
+        """Requests that were cut before their answer."""
         self.address = address
         """Where it listens: after `bind` with the port that the system chose for port 0."""
 
@@ -86,7 +123,12 @@ class HttpListener:
         self.address = join_address(host, port)
 
     async def start(self, app: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own types
-        """Answer with the ASGI application *app*; *options* go before the constructor's."""
+        """
+        Answer with the ASGI application *app*; *options* go before the constructor's.
+
+        Raises:
+            SettingsError: The certificate cannot be used.
+        """
         if self._socket is None:
             self.bind()
         assert self._socket is not None  # noqa: S101 - bound just now
@@ -104,6 +146,11 @@ class HttpListener:
             **self._options,
             **options,
         }
+        if self._certificate is not None:
+            self._certificate.read()
+            self._certificate.watch()
+            context = self._certificate.context
+            settings["ssl_context_factory"] = lambda _config, _default: context
         server = self._server = _Server(uvicorn.Config(app, **settings))
         self._task = spawn(f"serve {self._name}", server.serve(sockets=[self._socket]))
         await server.listens.wait()
@@ -114,6 +161,8 @@ class HttpListener:
 
         Connections that are left after the grace are cut.
         """
+        if self._certificate is not None:
+            self._certificate.close()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             _, running = await asyncio.wait({self._task}, timeout=self._grace_s)
@@ -133,8 +182,27 @@ class HttpListener:
             return
         self._server.force_exit = True
         for connection in list(self._server.server_state.connections):
+            self.cut_requests += _open_requests(connection)
             # Set by connection_made, before uvicorn counts the connection.
             connection.transport.abort()
+
+    async def left(self, within_s: float) -> None:
+        """Return once nobody is connected, or *within_s*."""
+        if self._server is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        # uvicorn tells nobody when the last one goes.
+        while self._server.server_state.connections and loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+def _open_requests(connection: object) -> int:
+    """Return how many requests on *connection* have no answer; a WebSocket has none."""
+    if (count := getattr(connection, "open_requests", None)) is not None:
+        return int(count)
+    cycle = getattr(connection, "cycle", None)
+    return int(cycle is not None and not cycle.response_complete)
 
 
 def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
@@ -150,6 +218,9 @@ def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.so
     """
     try:
         host, port = split_address(address)
+        if host == "localhost":
+            # Whatever a resolver says: it is taken for loopback by who asks for no secret there.
+            host = "127.0.0.1"
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (ValueError, OSError) as error:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import gateway
 from gateway.bearer import is_bearer
+from gateway.certificate import show_expiry
 from gateway.client.connection import ConnectionOptions
 from gateway.client.lookup import LookupOptions
 from gateway.client.tls import TlsOptions
@@ -48,10 +49,12 @@ def read_access(settings: NsqdSettings) -> NsqdAccess:
     if settings.auth_secret_file is not None:
         secret, warning = read_secret_file(settings.auth_secret_file)
         if warning is not None:
-            logger.warning(warning)
+            logger.warning("everybody may read a secret", advice=warning)
     tls = _tls_options(settings)
     if tls is not None:
         tls.context()  # said now, and not as an nsqd that cannot be reached
+        if tls.cert_file is not None:
+            show_expiry("nsqd", tls.cert_file)
     return NsqdAccess(
         secret=secret,
         connection=ConnectionOptions(
@@ -88,7 +91,7 @@ def read_admin_secret(settings: ServeSettings) -> Secret | None:
         return None
     secret, warning = read_secret_file(path, _ADMIN_SECRET_FILE)
     if warning is not None:
-        logger.warning(warning)
+        logger.warning("everybody may read a secret", advice=warning)
     if not is_bearer(secret) or len(secret.reveal()) > MAX_SECRET_BYTES:
         allowed = (
             f"the path of a file with 1 to {MAX_SECRET_BYTES} bytes of visible ASCII without "

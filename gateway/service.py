@@ -12,14 +12,17 @@ import gateway
 from gateway.broker.broker import Broker
 from gateway.broker.options import BrokerOptions
 from gateway.errors import StartError
-from gateway.lifetime import HURRY_S
+from gateway.lifetime import HURRY_S, stop_in_order
 from gateway.listener import HttpListener
 from gateway.nsqd_access import Nsqds, read_access
-from gateway.planes import Planes
+from gateway.planes import Planes, check_certificate
+from gateway.process_account import check_tracing
 from gateway.settings import BrokerSettings, ServeSettings
 from gateway.settings_limits import broker_limits, settings_limits
 from gateway.telemetry import REGISTRY, get_logger
+from gateway.web.app import public_routes
 from gateway.web.health import ManagementApp, OwnAccount
+from gateway.web.static_dir import check_static_dir
 
 logger = get_logger()
 
@@ -59,6 +62,9 @@ class Service:
         try:
             # First what may not be had at all, before anything runs.
             access = read_access(self._settings)
+            check_page(self._settings)
+            check_certificate(self._settings)
+            check_tracing(self._settings)
             self._planes.bind()
             self._management.bind()
             account = OwnAccount(lambda: self._planes.phase, REGISTRY)
@@ -68,7 +74,7 @@ class Service:
         except BaseException:
             await self.stop()
             raise
-        return [line, *lines, *invitation(self.address, self.management_address)]
+        return [line, *lines, *invitation(self._settings, self.address, self.management_address)]
 
     async def drain(self) -> None:
         """Say "not ready", and let every socket go within the drain window."""
@@ -158,6 +164,11 @@ async def start_broker(settings: ServeSettings) -> tuple[Broker | None, Nsqds, s
             f"--nsqd-http-address {settings.broker_http_address}"
         )
         raise StartError(f"{error}; or, if that is your nsqd, use it: {there}") from error
+    if settings.require_auth:
+        logger.warning(
+            "the embedded broker takes any secret",
+            advice="name an nsqd that asks for AUTH: --nsqd-tcp-address",
+        )
     tcp, http = broker.tcp_address, broker.http_address
     line = (
         f"nsq-gateway {gateway.__version__} with its embedded broker "
@@ -196,26 +207,26 @@ def _warn_without_http(settings: ServeSettings) -> None:
     )
 
 
-def invitation(address: str, management_address: str, *, workers: int = 1) -> list[str]:
+def check_page(settings: ServeSettings) -> None:
+    """See that the folder of the operator's page can be served; raises SettingsError."""
+    check_static_dir(settings.static_dir, public_routes(console=settings.console))
+
+
+def invitation(settings: ServeSettings, address: str, management_address: str) -> list[str]:
     """Return where to go from here, a line each."""
-    by = f", {workers} workers" if workers > 1 else ""
-    return [
-        f"listening on http://{address} (management: http://{management_address}/readyz){by}",
-        f"publish:    curl -d 'hello' 'http://{address}/pub?topic=greetings'",
-        f"subscribe:  ws://{address}/sub?topic=greetings&channel=readers",
+    by = f", {settings.workers} workers" if settings.workers > 1 else ""
+    header = "-H 'Authorization: Bearer SECRET' " if settings.require_auth else ""
+    s = "" if settings.tls_cert is None else "s"
+    lines = [
+        f"listening on http{s}://{address} (management: http://{management_address}/readyz){by}",
+        f"publish:    curl {header}-d 'hello' 'http{s}://{address}/pub?topic=greetings'",
+        f"subscribe:  ws{s}://{address}/sub?topic=greetings&channel=readers",
     ]
-
-
-async def stop_in_order(*parts: Planes | Broker | HttpListener | None) -> None:
-    """Stop *parts*, the first one first; one that fails does not keep the others."""
-    for part in parts:
-        if part is None:
-            continue
-        try:
-            await part.stop()
-        except Exception:
-            # The others are to be stopped all the same.
-            logger.exception("stop failed", part=type(part).__name__)
+    if settings.console:
+        lines.append(f"console:    http{s}://{address}/console")
+    if settings.static_dir is not None:
+        lines.append(f"page:       http{s}://{address}/")
+    return lines
 
 
 def _where(settings: ServeSettings) -> str:

@@ -28,10 +28,12 @@ from gateway.settings_common import (
     switch,
 )
 from gateway.settings_nsqd import NsqdSettings
+from gateway.settings_public import PublicPortSettings
 from gateway.settings_publish import PublishSettings
+from gateway.settings_telemetry import TelemetrySettings
 
 
-class ServeSettings(PublishSettings, NsqdSettings):
+class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, NsqdSettings):
     """The settings of `nsq-gateway serve`."""
 
     listen: Address = setting("127.0.0.1:8080", "Where HTTP and WebSockets are answered.", ADDRESS)
@@ -62,6 +64,16 @@ class ServeSettings(PublishSettings, NsqdSettings):
         "A page, beside our own, that may publish and subscribe; * is every page there is.",
         "*, scheme://host or scheme://host:port; repeat it, or separate with commas",
     )
+    static_dir: str | None = setting(
+        None,
+        "A folder whose files are served at /, so that an own page has the gateway's origin; "
+        "hidden files are not.",
+        "the path of a folder",
+    )
+    console: bool = switch(
+        "Serve a page at /console to look at topics with, and to publish; --no-console does not.",
+        default=True,
+    )
     request_timeout_s: float = number(
         30, "Time for a whole HTTP request to arrive; then 408.", (0.1, 3_600), "s"
     )
@@ -76,7 +88,7 @@ class ServeSettings(PublishSettings, NsqdSettings):
     max_sockets_per_address: int = number(
         0,
         "WebSockets at a time from one address, for IPv6 from one /64; 0 is any number. Behind a "
-        "proxy all come from one address.",
+        "proxy all come from one address, unless --trusted-proxy names it.",
         (0, 1_000_000),
     )
     command_rate_limit: int = number(
@@ -116,8 +128,22 @@ class ServeSettings(PublishSettings, NsqdSettings):
     ping_timeout_s: float = number(
         20, "Time for the pong before the socket is closed (4000).", (0.1, 3_600), "s"
     )
+    drain_in_flight_s: float = number(
+        10,
+        "How long a stop, or a socket that has reached its age, waits for answers to what is in "
+        "flight.",
+        (0, 3_600),
+        "s",
+    )
     drain_window_s: float = number(
-        5, "Time over which a stop spreads the closing of the sockets (1012).", (0, 3_600), "s"
+        5, "Time over which a stop then spreads the closing of the sockets (1012).", (0, 3_600), "s"
+    )
+    socket_max_age_s: float = number(
+        0,
+        "Age at which a socket is told to come back, and closed (1012), up to a fifth sooner at "
+        "random: so sockets spread over new processes. 0 is never.",
+        (0, 31_536_000),
+        "s",
     )
 
     require_auth: bool = switch(
@@ -163,7 +189,13 @@ class ServeSettings(PublishSettings, NsqdSettings):
                 "the embedded broker is on loopback and speaks no TLS; name an nsqd with "
                 "--nsqd-tcp-address or --lookupd-http-address",
             )
+        if 0 < self.socket_max_age_s < 1:
+            raise SettingRefused(
+                f"--socket-max-age-s {self.socket_max_age_s:g}",
+                "below 1 s sockets do nothing but come and go; allowed: 0 for never, or 1 and more",
+            )
         self._check_auth()
+        self._check_broker()
         if not is_loopback(self.listen):
             self._check_public()
         return self
@@ -182,6 +214,21 @@ class ServeSettings(PublishSettings, NsqdSettings):
                 "not beside --require-auth: one lets in callers without a secret, the other "
                 "refuses them",
             )
+
+    def _check_broker(self) -> None:
+        """See that a broker of ours that others reach is meant to be one: it asks nobody."""
+        if self.insecure or not self.uses_embedded_broker:
+            return
+        for flag, address in (
+            ("--broker-tcp-address", self.broker_tcp_address),
+            ("--broker-http-address", self.broker_http_address),
+        ):
+            if not is_loopback(address):
+                raise SettingRefused(
+                    f"{flag} {address}",
+                    "it is not loopback, and the embedded broker takes everything from everybody; "
+                    "say --insecure if that is meant",
+                )
 
     def _check_public(self) -> None:
         """See that a port that others reach is meant to be one."""

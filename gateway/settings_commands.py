@@ -1,4 +1,4 @@
-"""The settings of the commands that talk to a gateway or to nsqd from a shell: `pub` and `sub`."""
+"""The settings of the commands that talk to a gateway or to nsqd: `pub`, `sub` and `health`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from gateway.settings_common import LimitSettings, Settings, number, setting, switch
+from gateway.settings_common import (
+    ADDRESS,
+    Address,
+    LimitSettings,
+    Settings,
+    number,
+    setting,
+    switch,
+)
 from gateway.settings_nsqd import NsqdSettings
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -139,4 +147,14 @@ class SubSettings(CommandSettings):
         "With more nsqds than --max-in-flight: time between two looks at whose turn it is.",
         (0.001, 5),
         "s",
+    )
+
+
+class HealthSettings(Settings):
+    """The settings of `nsq-gateway health`."""
+
+    management_listen: Address = setting(
+        "127.0.0.1:8081",
+        "The management port to ask, as `serve` was told it; 0.0.0.0 means this machine.",
+        ADDRESS,
     )

@@ -66,7 +66,7 @@ def parse_duration_ms(value: object) -> object:
     return value
 
 
-def _split_commas(value: object) -> object:
+def split_commas(value: object) -> object:
     """Return the parts of a text or of several, each split at its commas."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple):
@@ -112,17 +112,17 @@ def _as_secret(value: object) -> object:
 Address: TypeAlias = Annotated[str, AfterValidator(_checked_address)]
 RemoteAddress: TypeAlias = Annotated[str, AfterValidator(_checked_remote_address)]
 RemoteAddresses: TypeAlias = Annotated[
-    tuple[RemoteAddress, ...], NoDecode, BeforeValidator(_split_commas)
+    tuple[RemoteAddress, ...], NoDecode, BeforeValidator(split_commas)
 ]
 LookupdAddresses: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_checked_lookupd)], ...],
     NoDecode,
-    BeforeValidator(_split_commas),
+    BeforeValidator(split_commas),
 ]
 Origins: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_checked_origin)], ...],
     NoDecode,
-    BeforeValidator(_split_commas),
+    BeforeValidator(split_commas),
 ]
 DurationMs: TypeAlias = Annotated[int, BeforeValidator(parse_duration_ms)]
 HiddenText: TypeAlias = Annotated[InstanceOf[Secret], NoDecode, BeforeValidator(_as_secret)]
@@ -155,9 +155,9 @@ def duration(default_ms: int, doc: str, bounds_ms: tuple[int, int]) -> Any:  # n
     return number(default_ms, doc, bounds_ms, "ms, or as in 1h30m, 5s, 250ms")
 
 
-def switch(doc: str) -> Any:  # noqa: ANN401
-    """Return a field that is off unless it is told otherwise."""
-    return Field(default=False, description=doc, json_schema_extra={"allowed": "true, false"})
+def switch(doc: str, *, default: bool = False) -> Any:  # noqa: ANN401
+    """Return a field that is on or off; its flag has a twin that begins with ``--no-``."""
+    return Field(default=default, description=doc, json_schema_extra={"allowed": "true, false"})
 
 
 ADDRESS = "host:port, an IPv6 host in brackets; port 0 is any free one"

@@ -65,7 +65,10 @@ async def learn_limits(
                     for option in ("max_msg_size", "max_body_size", "max_req_timeout")
                 ]
             except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-                lines.append(f"nsqd at {address} does not tell its limits: {error!r}")
+                lines.append(
+                    f"nsqd at {address} does not tell its limits over HTTP ({error}); those of "
+                    "--max-msg-size, --max-body-size and --max-req-timeout hold for it"
+                )
                 learned.append(limits)
                 continue
             learned.append(

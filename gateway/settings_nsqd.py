@@ -6,7 +6,7 @@ The settings of everything that talks to nsqd: where it is, TLS, compression, AU
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import model_validator
 
@@ -22,8 +22,7 @@ from gateway.settings_common import (
     setting,
     switch,
 )
-
-TlsVersion = Literal["tls1.0", "tls1.1", "tls1.2", "tls1.3"]
+from gateway.tls_versions import TlsVersion
 
 _PEM = "the path of a PEM file"
 _TEXT = "any text"

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -20,17 +21,14 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 
 from gateway.errors import SettingRefused, SettingsError
-from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_commands import PubSettings, SubSettings
 from gateway.settings_common import ENVIRONMENT_PREFIX, HiddenText, flag_of
 
 CONFIG_VARIABLE = ENVIRONMENT_PREFIX + "CONFIG"
 _TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
+_OF_A_SERVICE = re.compile("(^|_)(service_host|service_port|port)(_|$)")
+"""How the variables end that Kubernetes makes for a Service with our name."""
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
-
-KINDS: tuple[type[BaseSettings], ...] = (ServeSettings, BrokerSettings, PubSettings, SubSettings)
-"""Those of every program: one environment and one file may serve them all."""
 
 LATER = {
     "data_path": "a broker that keeps messages on disk",
@@ -40,18 +38,18 @@ LATER = {
     "http_client_connect_timeout": "registering with nsqlookupd",
     "http_client_request_timeout": "registering with nsqlookupd",
     "auth_http_address": "AUTH",
-    "tls_cert": "TLS",
-    "tls_key": "TLS",
     "tls_required": "TLS",
     "tls_client_auth_policy": "TLS",
     "tls_root_ca_file": "TLS",
-    "tls_min_version": "TLS",
     "https_address": "TLS",
     "snappy": "compression",
     "deflate": "compression",
     "max_deflate_level": "compression",
 }
 """Settings of later versions: to ignore one in silence would be worse than to refuse it."""
+
+_OF_SERVE = ("tls_cert", "tls_key", "tls_min_version")
+"""nsqd's options that are settings of `serve`, and not of the embedded broker yet."""
 
 _PROMETHEUS = "metrics are for Prometheus"
 _NO_FILES = "no queue is kept in files of nsqd's form"
@@ -85,9 +83,23 @@ def refusal(name: str) -> str | None:
     """Return why the setting *name* cannot be given; None when nothing is known of it."""
     if name in LATER:
         return f"not yet: {LATER[name]} is for a later version"
+    if name in _OF_SERVE:
+        return "not yet: TLS of the embedded broker is for a later version; serve has it"
     if name in NSQD_ONLY:
         return f"not an option here: {NSQD_ONLY[name]}"
     return None
+
+
+class Speech(NamedTuple):
+    """What those who give the uppermost values call them."""
+
+    origin: str
+    """What one of them is."""
+    spell: Callable[[str], str]
+    """How the setting of a name is spelled there."""
+
+
+FLAGS = Speech("flag", flag_of)
 
 
 @dataclass(frozen=True)
@@ -96,14 +108,18 @@ class Loaded(Generic[SettingsT]):
 
     settings: SettingsT
     origins: Mapping[str, str]
-    """For each name: ``flag``, ``environment``, ``file`` or ``default``."""
+    """For each name: ``environment``, ``file``, ``default``, or what its `Speech` says."""
 
 
 def load(
-    kind: type[SettingsT], flags: Mapping[str, Any], config: Path | None = None
+    kind: type[SettingsT],
+    given: Mapping[str, Any],
+    config: Path | None = None,
+    *,
+    speech: Speech = FLAGS,
 ) -> Loaded[SettingsT]:
     """
-    Read the settings of *kind*; *flags* are those that were given.
+    Read the settings of *kind*; those that were *given* beat all others.
 
     Raises:
         SettingsError: A name is unknown, or a value wrong or out of range.
@@ -112,7 +128,7 @@ def load(
     layers = {
         "file": _pick(_from_file(kind, config), names),
         "environment": _pick(_from_environment(kind), names),
-        "flag": dict(flags),
+        speech.origin: dict(given),
     }
     values: dict[str, Any] = {}
     origins = dict.fromkeys(kind.model_fields, "default")
@@ -122,7 +138,7 @@ def load(
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
-        raise _explained(kind, error, origins) from error
+        raise _explained(kind, error, origins, speech) from error
     return Loaded(settings, origins)
 
 
@@ -146,7 +162,7 @@ def _from_file(kind: type[BaseSettings], config: Path | None) -> dict[str, Any]:
         if isinstance(value, dict):
             reason = "there are no tables here; write each setting as a line of its own, on top"
             raise SettingRefused(f"[{name}] in {config}", reason)
-        _require_known(name, name, where=f"in {config}")
+        _require_known(kind, name, name, where=f"in {config}")
     return given
 
 
@@ -154,14 +170,20 @@ def _from_environment(kind: type[BaseSettings]) -> dict[str, Any]:
     for variable in os.environ:
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
         if variable.startswith(ENVIRONMENT_PREFIX) and not variable.startswith(_TEST_PREFIX):
-            _require_known(name.lower(), variable, where="in the environment")
+            _require_known(kind, name.lower(), variable, where="in the environment")
     return dict(EnvSettingsSource(kind)())
 
 
-def _require_known(name: str, shown: str, *, where: str) -> None:
-    known = {"config"}.union(*(kind.model_fields for kind in KINDS))
+def _require_known(kind: type[BaseSettings], name: str, shown: str, *, where: str) -> None:
+    if name in kind.model_fields:
+        return  # most are, and so most programs need no other's settings
+    from gateway.settings_kinds import KINDS  # noqa: PLC0415 - only who needs it waits for it
+
+    known = {"config"}.union(*(each.model_fields for each in KINDS))
     if name not in known:
         reason = refusal(name) or f"there is no such setting{nearest(name, known)}"
+        if _OF_A_SERVICE.search(name):
+            reason += "; where Kubernetes made it for a Service, say enableServiceLinks: false"
         raise SettingRefused(f"{shown} {where}", reason)
 
 
@@ -172,7 +194,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _explained(
-    kind: type[BaseSettings], error: ValidationError, origins: Mapping[str, str]
+    kind: type[BaseSettings], error: ValidationError, origins: Mapping[str, str], speech: Speech
 ) -> SettingsError:
     """Return the first problem: name, source, value, what is allowed."""
     first: ErrorDetails = error.errors()[0]
@@ -183,7 +205,7 @@ def _explained(
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         allowed = f"{allowed} ({reason})"
-    where = f"{flag_of(name)} ({origins[name]})"
+    where = f"{speech.spell(name)} ({origins[name]})"
     if is_hidden(field):
         return SettingRefused(where, f"it cannot be used; allowed: {allowed}")
     return SettingsError(where, first["input"], allowed=allowed)

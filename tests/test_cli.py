@@ -1,5 +1,6 @@
 """The command line: what it prints, and with which status it ends."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -10,13 +11,19 @@ from gateway.cli import main
 from gateway.secret import Secret
 from gateway.settings import ServeSettings
 from gateway.settings_sources import LATER, NSQD_ONLY
+from tests.support.logging_kept import logging_kept
 from tools.document_settings import PAGE, page
 
 
 def run(*args: str) -> int:
-    """Run the command line and return its exit status."""
-    with pytest.raises(SystemExit) as caught:
-        main(args)
+    """Run the command line here, and return its exit status; logging stays as it was."""
+    thresholds = gc.get_threshold()
+    try:
+        with logging_kept(), pytest.raises(SystemExit) as caught:
+            main(args)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
     return caught.value.code if isinstance(caught.value.code, int) else 0
 
 
@@ -33,6 +40,9 @@ def run(*args: str) -> int:
         (["serve", "--max-socket", "1"], 2, ["--max-socket", "--max-sockets"]),
         (["serve", "--auth-http-address", "a:1"], 2, ["--auth-http-address", "not yet", "AUTH"]),
         (["serve", "--auth-secret-file", "/nowhere"], 2, ["--auth-secret-file", "/nowhere"]),
+        (["serve", "--static-dir", "/nowhere"], 2, ["--static-dir is '/nowhere'", "a folder"]),
+        (["serve", "--static-dir", ""], 2, ["--static-dir is ''", "it is empty"]),
+        (["serve", "--workers=2", "--static-dir", "/nowhere"], 2, ["--static-dir is '/nowhere'"]),
         (
             ["serve", "--nsqd-tcp-address=a:1", "--nsqd-tls-v1", "--nsqd-tls-root-ca-file=/no"],
             2,

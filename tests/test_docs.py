@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
-PAGES = ["client.md", "websocket.md"]
+PAGES = ["browser.md", "client.md", "websocket.md"]
 """Those that name the tests of what they say."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import StartError
-from gateway.lifetime import End, run_until, run_until_signal
+from gateway.lifetime import End, ending_signals, run_until, run_until_signal, stop_in_order
 from gateway.telemetry import spawn
 
 
@@ -94,6 +94,47 @@ async def test_a_hurry_cuts_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["start", "drain", "stop", "abort"] == part.log
 
 
+async def test_what_is_cut_may_tell_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop goes on once what held it up is gone; what holds it up still is cut as well."""
+    monkeypatch.setattr("gateway.lifetime.HURRY_S", 0)
+    monkeypatch.setattr("gateway.lifetime._CUT_S", 0.01)
+
+    class Telling(Part):
+        async def stop(self) -> None:
+            try:
+                await super().stop()
+                self.log.append("goes on")
+                await asyncio.Event().wait()
+            finally:
+                self.log.append("told")
+
+    part, end = Telling(waits_in="stop"), End()
+
+    running = spawn("run", run_until(end, part, announce))
+    end.ask()
+    await part.waits.wait()
+    end.hurry()
+    await running
+
+    assert ["start", "drain", "stop", "abort", "goes on", "told"] == part.log
+
+
+async def test_one_that_cannot_be_stopped_does_not_keep_the_others() -> None:
+    """It is logged, and the others are stopped in their order."""
+
+    class Failing(Part):
+        async def stop(self) -> None:
+            raise ValueError("a bug")
+
+    last = Part()
+
+    with capture_logs() as lines:
+        await stop_in_order(None, Failing(), last)
+
+    assert ["stop"] == last.log
+    assert [("stop failed", "Failing")] == [(line["event"], line["part"]) for line in lines]
+
+
 async def test_a_start_that_is_not_over_is_cut_short() -> None:
     """There is nothing to drain yet, and something to stop, maybe."""
     part, end = Part(waits_in="start"), End()
@@ -132,7 +173,18 @@ async def test_who_ends_it_is_told_how_long_it_may_take() -> None:
     assert "second signal" in line["again"]
 
 
-@pytest.mark.parametrize("numbers", [("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")])
+def test_who_ignores_the_end_of_its_terminal_goes_on() -> None:
+    """nohup says so to what it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert [signal.SIGTERM, signal.SIGINT] == ending_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "numbers", [("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT"), ("SIGHUP", "SIGTERM")]
+)
 async def test_the_second_signal_is_the_hurry(numbers: tuple[str, str]) -> None:
     """The first one is given back when all is done."""
     first, second = (signal.Signals[name] for name in numbers)

@@ -3,13 +3,20 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httpx
 import pytest
 
+from gateway.addresses import split_address
 from gateway.errors import StartError
 from gateway.listener import HttpListener, bind_tcp
+from gateway.protocol.wire import Limits
 from gateway.telemetry import spawn
+from gateway.web.http_port import HttpPort
+from gateway.web.http_protocol import HttpProtocol
+from gateway.web.publish import PublishPlane
+from tests.support.recording_publisher import RecordingPublisher
 
 
 async def hello(
@@ -146,6 +153,52 @@ async def test_an_answer_that_outlasts_the_grace_is_a_reset_and_no_status() -> N
         outcome = (await asyncio.gather(answer, return_exceptions=True))[0]
 
     assert isinstance(outcome, httpx.TransportError)
+    assert 1 == listener.cut_requests
+
+
+async def test_every_request_that_is_cut_is_counted() -> None:
+    """Those too that wait behind another one on their connection, on the public port."""
+    asked = asyncio.Event()
+
+    async def never(_scope: object, _receive: object, _send: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    listener = HttpListener("test", "127.0.0.1:0", grace_s=0)
+    plane = PublishPlane(RecordingPublisher(), Limits())
+    await listener.start(never, http=partial(HttpProtocol, HttpPort(plane)))
+    reader, writer = await asyncio.open_connection(*split_address(listener.address))
+    writer.write(b"GET / HTTP/1.1\r\nHost: gateway\r\n\r\n" * 3)
+    await asked.wait()
+    idle_reader, idle = await asyncio.open_connection(*split_address(listener.address))
+    await listener.stop()
+    for each in (writer, idle):
+        each.close()
+
+    outcomes = await asyncio.gather(reader.read(), idle_reader.read(), return_exceptions=True)
+    assert 3 == listener.cut_requests
+    assert not any(outcome for outcome in outcomes if isinstance(outcome, bytes))
+
+
+async def test_who_is_connected_is_waited_for_and_no_longer() -> None:
+    """A drain lets clients that come again find out that they should not."""
+    listener = HttpListener("test", "127.0.0.1:0")
+    await listener.left(10)
+    await listener.start(hello)
+    await listener.left(10)
+    loop = asyncio.get_running_loop()
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.get(f"http://{listener.address}/")
+        begin = loop.time()
+        await listener.left(0.1)
+        waited_s = loop.time() - begin
+        waiting = spawn("wait", listener.left(10))
+    await waiting
+    await listener.stop()
+
+    assert 0.1 <= waited_s < 5
+    assert loop.time() - begin < 5
+    assert 0 == listener.cut_requests
 
 
 async def test_an_answer_within_the_grace_is_given() -> None:
@@ -181,3 +234,13 @@ def test_ipv6_is_bound_as_such() -> None:
     """The family follows from the host."""
     with bind_tcp("test", "[::1]:0") as listener:
         assert socket.AF_INET6 == listener.family
+
+
+def test_localhost_is_loopback_whatever_a_resolver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway asks nobody for a secret there, so no line in a file may send it elsewhere."""
+    asked = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *names: asked.append(names))
+
+    with bind_tcp("test", "localhost:0") as listener:
+        assert "127.0.0.1" == listener.getsockname()[0]
+    assert [] == asked

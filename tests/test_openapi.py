@@ -39,14 +39,23 @@ from gateway.secret import Secret
 from gateway.web.admin import AdminParts, admin_router
 from gateway.web.admin_access import AdminAccess
 from gateway.web.answers import TITLES
-from gateway.web.app import PUBLIC_ROUTES, WebParts, _PublicApp
+from gateway.web.app import PUBLIC_ROUTES, WebParts, _PublicApp, create_app
 from gateway.web.docs import docs_router
-from gateway.web.faults import FAULTS, INTERNAL_ERROR, REFUSALS, UPGRADE_REQUIRED, problem
+from gateway.web.faults import (
+    FAULTS,
+    INTERNAL_ERROR,
+    NOT_FOUND,
+    REFUSALS,
+    UPGRADE_REQUIRED,
+    problem,
+)
 from gateway.web.origins import OriginPolicy
 from gateway.web.quota import PublishQuota
 from gateway.web.seats import Seats
+from gateway.web.static_files import static_files_router
 from gateway.web.subscribe_request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
 from gateway.web.waiting_room import WaitingRoom
+from tests.support.asgi import http_client
 from tests.support.public_http import public_http
 from tests.support.raw_http import RawAnswer, speak
 from tests.support.recording_publisher import RecordingPublisher
@@ -82,7 +91,9 @@ def responses_of(method: str, path: str) -> dict[int, dict[str, Any]]:
 
 def examples_of(response: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the problems that a response of the contract shows."""
-    examples = response["content"]["application/problem+json"]["examples"].values()
+    # An answer to HEAD has none.
+    media = response.get("content", {}).get("application/problem+json", {"examples": {}})
+    examples = media["examples"].values()
     return [resolved(example)["value"] for example in examples]
 
 
@@ -108,7 +119,11 @@ def test_the_contract_is_valid() -> None:
 
 def test_the_contract_has_the_routes_of_the_app() -> None:
     """Every route is in it, and none besides."""
-    routes = {(path, method) for path, methods in PUBLIC_ROUTES.items() for method in methods}
+    routes = {
+        (path.replace(":opt", "{name}"), method)
+        for path, methods in PUBLIC_ROUTES.items()
+        for method in methods
+    }
     operations = {(path, method.upper()) for method, path in OPERATIONS}
 
     assert routes == operations - {("/pub", "OPTIONS"), ("/mpub", "OPTIONS")}
@@ -122,7 +137,7 @@ def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> 
     known |= {(fault.status, fault.token) for fault in faults}
     known |= {(400, "INVALID_AUTHORIZATION"), (400, "INVALID_SUBPROTOCOL"), (400, "INVALID_ARG")}
     known |= {(400, f"INVALID_ARG_{name.upper()}") for name in _PARAMETERS}
-    known |= {(UPGRADE_REQUIRED.status, UPGRADE_REQUIRED.token)}
+    known |= {(fault.status, fault.token) for fault in (UPGRADE_REQUIRED, NOT_FOUND)}
 
     assert set() == documented(method, path) - known
 
@@ -139,12 +154,17 @@ def said_by_fastapi() -> dict[str, dict[str, Any]]:
     """Return what FastAPI says of its routes, all but the one that is a WebSocket."""
     # The routes only: nobody calls them.
     admin = cast("AdminParts", None)
-    app = _PublicApp(WebParts(routers=[admin_router(admin), docs_router()]))
+    routers = [admin_router(admin), docs_router(), static_files_router()]
+    app = _PublicApp(WebParts(routers=routers))
     paths: dict[str, dict[str, Any]] = app._rest.openapi()["paths"]
     return {path: methods for path, methods in paths.items() if path != "/sub"}
 
 
-FASTAPI = said_by_fastapi()
+FASTAPI = {
+    (path, method): route
+    for path, methods in said_by_fastapi().items()
+    for method, route in methods.items()
+}
 IN_FRONT = {(path, method) for path in ("/pub", "/mpub") for method in ("post", "options")}
 IN_FRONT.add(("/sub", "get"))
 """What is answered before FastAPI is asked."""
@@ -154,31 +174,27 @@ AROUND = {408, 431, 500}
 
 def test_the_contract_has_the_routes_of_fastapi() -> None:
     """What is not answered in front is a route, and every route is in the contract."""
-    routes = {(path, method) for path, methods in FASTAPI.items() for method in methods}
-
-    assert {(path, method) for method, path in OPERATIONS} == routes | IN_FRONT
+    assert {(path, method) for method, path in OPERATIONS} == set(FASTAPI) | IN_FRONT
 
 
-@pytest.mark.parametrize("path", FASTAPI)
-def test_the_contract_has_the_statuses_of_fastapi(path: str) -> None:
+@pytest.mark.parametrize("path,method", FASTAPI)
+def test_the_contract_has_the_statuses_of_fastapi(path: str, method: str) -> None:
     """In both directions; 422 is FastAPI's own word for what is answered 400 here."""
-    [(method, route)] = FASTAPI[path].items()
-    statuses = {int(status) for status in route["responses"]} - {422}
+    statuses = {int(status) for status in FASTAPI[path, method]["responses"]} - {422}
 
     assert set(responses_of(method, path)) - AROUND == statuses - AROUND
 
 
-@pytest.mark.parametrize("path", FASTAPI)
-def test_the_contract_has_the_parameters_of_fastapi(path: str) -> None:
+@pytest.mark.parametrize("path,method", FASTAPI)
+def test_the_contract_has_the_parameters_of_fastapi(path: str, method: str) -> None:
     """In both directions, and as much required."""
-    [(method, route)] = FASTAPI[path].items()
     in_contract, in_fastapi = (
         {
             (each["name"], each.get("required", False))
             for each in map(resolved, operation.get("parameters", ()))
             if each["in"] == "query"
         }
-        for operation in (CONTRACT["paths"][path][method], route)
+        for operation in (CONTRACT["paths"][path][method], FASTAPI[path, method])
     )
 
     assert in_contract == in_fastapi
@@ -273,7 +289,7 @@ async def answers(error: Exception | None, **headers: str) -> list[httpx.Respons
 async def broken_off(target: str) -> tuple[RawAnswer, RawAnswer]:
     """Return what the public port says to a body that stays away, and to a head without end."""
     head = f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n".encode()
-    async with public_http(RecordingPublisher(), times_s={"request_timeout_s": 0.1}) as port:
+    async with public_http(RecordingPublisher(), bounds={"request_timeout_s": 0.1}) as port:
         return await asyncio.gather(
             speak(port.address, head + b"\r\nx"),
             speak(port.address, head + b"X-A: " + b"a" * 200_000),
@@ -360,6 +376,40 @@ async def test_a_browser_that_asks_first_is_answered_as_documented(
     needed = headers_of(path, status, "options")
     assert status == answer.status_code
     assert [] == [name for name in needed if name not in answer.headers]
+
+
+FILES = [(method, path) for method, path in OPERATIONS if path.startswith(("/nsq", "/console"))]
+
+
+@pytest.mark.parametrize("method,path", FILES)
+async def test_what_a_browser_gets_has_the_documented_headers(method: str, path: str) -> None:
+    """Names and, where the contract tells them, values: whole, kept, and not there."""
+    http = http_client(create_app(WebParts(routers=[static_files_router()])))
+    whole = await http.request(method, path.format(name="console.js"))
+    known = {"If-None-Match": whole.headers["etag"]}
+    kept = await http.request(method, path.format(name="console.js"), headers=known)
+    answers = [whole, kept]
+    if path.endswith("}"):
+        answers.append(await http.request(method, path.format(name="nothing.js")))
+
+    wrong = [
+        (answer.status_code, name)
+        for answer in answers
+        for name, header in responses_of(method, path)[answer.status_code]["headers"].items()
+        if not OAS31Validator(resolved(header)["schema"]).is_valid(answer.headers.get(name))
+    ]
+    assert [200, 304, 404][: len(answers)] == [answer.status_code for answer in answers]
+    assert [] == wrong
+
+
+async def test_the_example_of_what_is_not_there_is_what_the_app_sends() -> None:
+    """With every path that is."""
+    http = http_client(create_app(WebParts(routers=[static_files_router()])))
+    id_of_example = {"X-Request-Id": "3f6c0d1e9a7b4c52"}
+
+    answer = await http.get("/console/nothing.js", headers=id_of_example)
+
+    assert EXAMPLES["NOT_FOUND"] == answer.json()
 
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 
 import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.addresses import split_address
+from gateway.drain_account import KINDS
 from gateway.listener import bind_tcp
 from gateway.nsqd_access import Nsqds, read_access
+from gateway.phase import Phase
 from gateway.planes import Planes, longest_answer_s, longest_drain_s
 from gateway.settings import ServeSettings
-from gateway.web.health import Phase
+from gateway.telemetry import spawn
 
 # An nsqlookupd that is not there: no nsqd is known, and none is needed.
 SETTINGS = ServeSettings(listen="127.0.0.1:0", lookupd_http_address=("127.0.0.1:1",))
@@ -39,7 +43,7 @@ async def test_they_answer_on_a_listener_that_somebody_else_bound() -> None:
     assert ["no nsqd is known yet; publishes answer 503 until nsqlookupd names one"] == lines
 
 
-async def test_the_phase_goes_from_starting_to_draining() -> None:
+async def test_the_phase_goes_from_starting_to_stopped() -> None:
     """It is ready in between, and a drain does not close the port yet."""
     planes = Planes(SETTINGS)
     planes.bind()
@@ -51,8 +55,31 @@ async def test_the_phase_goes_from_starting_to_draining() -> None:
     phases.append(planes.phase)
     status = await ping(planes.address)
     await planes.stop()
+    phases.append(planes.phase)
 
-    assert ([Phase.STARTING, Phase.READY, Phase.DRAINING], 200) == (phases, status)
+    assert (list(Phase), 200) == (phases, status)
+
+
+async def test_what_a_drain_came_to_is_told_when_all_is_over() -> None:
+    """A stop that is cut goes on to its end, and until then the process drains."""
+    planes = Planes(SETTINGS)
+    planes.bind()
+    await planes.start(Nsqds((), ()), read_access(SETTINGS))
+    with capture_logs() as lines:
+        await planes.drain()
+        _, writer = await asyncio.open_connection(*split_address(planes.address))
+        stop = spawn("stop", planes.stop())
+        await asyncio.wait({stop}, timeout=0.01)
+        planes.abort()
+        cut = (planes.phase, [line["event"] for line in lines if line["event"] == "drained"])
+        await stop
+        await planes.stop()
+        writer.close()
+
+    assert (Phase.DRAINING, []) == cut
+    assert Phase.STOPPED is planes.phase
+    [line] = [line for line in lines if line["event"] == "drained"]
+    assert [0, 0, 0] == [line[f"cut_{kind}"] for kind in KINDS]
 
 
 async def test_what_was_bound_and_never_started_is_given_back() -> None:
@@ -94,7 +121,8 @@ async def test_it_is_told_when_sockets_may_take_more_files_than_there_are(
 
 
 def test_how_long_an_end_may_take_follows_from_the_settings() -> None:
-    """The drain window and the publish timeout are in it, each with some grace."""
-    settings = SETTINGS.model_copy(update={"drain_window_s": 30.0, "publish_timeout_ms": 7_000})
+    """The times of the drain and the publish timeout are in it, each with some grace."""
+    update = {"drain_in_flight_s": 4.0, "drain_window_s": 30.0, "publish_timeout_ms": 7_000}
+    settings = SETTINGS.model_copy(update=update)
 
-    assert (40.0, 8.0) == (longest_drain_s(settings), longest_answer_s(settings))
+    assert (44.0, 8.0) == (longest_drain_s(settings), longest_answer_s(settings))

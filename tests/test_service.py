@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -54,7 +55,7 @@ async def status_of(address: str, path: str) -> int:
 
 
 async def test_the_start_says_which_broker_where_and_what_to_try() -> None:
-    """One line for the broker, one for the addresses, one to publish, one to subscribe."""
+    """One line each: the broker, the addresses, how to publish, to subscribe, and the console."""
     service = Service(serve_settings())
 
     lines = await service.start()
@@ -66,7 +67,45 @@ async def test_the_start_says_which_broker_where_and_what_to_try() -> None:
         f"listening on http://{where} (management: http://{service.management_address}/readyz)",
         f"publish:    curl -d 'hello' 'http://{where}/pub?topic=greetings'",
         f"subscribe:  ws://{where}/sub?topic=greetings&channel=readers",
+        f"console:    http://{where}/console",
     ] == lines[1:]
+
+
+async def test_where_a_secret_is_wanted_the_start_says_how_to_bring_it() -> None:
+    """And that the embedded broker takes any."""
+    service = Service(serve_settings(require_auth=True))
+
+    with capture_logs() as log:
+        lines = await service.start()
+    await service.stop()
+
+    publish = "curl -H 'Authorization: Bearer SECRET' -d 'hello'"
+    assert f"publish:    {publish} 'http://{service.address}/pub?topic=greetings'" in lines
+    assert "the embedded broker takes any secret" in [entry["event"] for entry in log]
+
+
+async def test_the_start_says_where_an_own_page_is(tmp_path: Path) -> None:
+    """And not where the console would be, when there is none."""
+    (tmp_path / "index.html").write_text("hello")
+    service = Service(serve_settings(static_dir=str(tmp_path), console=False))
+
+    lines = await service.start()
+    url = f"http://{service.address}"
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        page, console = await client.get("/"), await client.get("/console")
+    await service.stop()
+
+    assert [f"page:       {url}/"] == lines[4:]
+    assert ("hello", 404) == (page.text, console.status_code)
+
+
+async def test_a_folder_that_is_not_there_is_told_before_anything_listens() -> None:
+    """It is an error of the settings, whatever else would have failed."""
+    async with taken_address() as address:
+        service = Service(serve_settings(listen=address, static_dir="/nowhere"))
+
+        with pytest.raises(SettingsError, match="--static-dir is '/nowhere'"):
+            await service.start()
 
 
 async def test_an_nsqd_that_is_not_there_is_told_and_waited_for() -> None:
@@ -199,7 +238,7 @@ async def test_a_broker_that_is_there_already_may_be_used(setting: str) -> None:
 
 async def test_an_address_of_nobody_is_no_nsqd() -> None:
     """There is nothing to be used there."""
-    service = Service(serve_settings(broker_tcp_address="192.0.2.1:1"))
+    service = Service(serve_settings(broker_tcp_address="192.0.2.1:1", insecure=True))
 
     with pytest.raises(StartError, match=r"192\.0\.2\.1:1") as caught:
         await service.start()

@@ -1,5 +1,6 @@
 """Settings: what is allowed alone and together, and what an operator reads when it is not."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from pydantic_settings import BaseSettings
 
 from gateway.errors import SettingsError
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_sources import KINDS, load
+from gateway.settings_kinds import KINDS
+from gateway.settings_sources import load
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,8 @@ from gateway.settings_sources import KINDS, load
         ({"allow_origin": "null"}, ["--allow-origin", "null", "scheme://host"]),
         ({"allow_origin": "a.example.org"}, ["--allow-origin", "scheme://host:port"]),
         ({"request_timeout_s": "0"}, ["--request-timeout-s", "'0'", "0.1 to 3 600 s"]),
+        ({"socket_max_age_s": "0.5"}, ["--socket-max-age-s 0.5", "1 s", "0 for never"]),
+        ({"drain_in_flight_s": "-1"}, ["--drain-in-flight-s", "'-1'", "0 to 3 600 s"]),
         ({"log_level": "loud"}, ["--log-level", "'loud'", "debug, info, warning, error"]),
         ({"nsqd_tcp_address": "a:0"}, ["--nsqd-tcp-address", "'a:0'", "nobody answers"]),
         ({"lookupd_http_address": "b"}, ["--lookupd-http-address", "'b'", "host:port"]),
@@ -143,3 +147,33 @@ def test_the_durations_of_nsqd_are_kept_in_milliseconds() -> None:
     settings = load(BrokerSettings, {"msg_timeout": "1m30s", "max_msg_timeout": "120000"}).settings
 
     assert (90_000, 120_000) == (settings.msg_timeout, settings.max_msg_timeout)
+
+
+@pytest.mark.parametrize(
+    "flag,variable,line,expected",
+    [
+        (None, None, None, (True, "default")),
+        (None, None, "console = false", (False, "file")),
+        (None, "false", "console = true", (False, "environment")),
+        (True, "false", "console = false", (True, "flag")),
+        (False, "true", None, (False, "flag")),
+        (None, "", "console = false", (False, "file")),
+    ],
+)
+def test_what_is_on_can_be_taken_away_by_flag_variable_and_file(
+    flag: bool | None,  # noqa: FBT001 - what is parametrized
+    variable: str | None,
+    line: str | None,
+    expected: tuple[bool, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the usual order: the console is there unless one of them says no."""
+    config = tmp_path / "gateway.toml"
+    config.write_text(line or "")
+    if variable is not None:
+        monkeypatch.setenv("NSQ_GATEWAY_CONSOLE", variable)
+
+    loaded = load(ServeSettings, {} if flag is None else {"console": flag}, config)
+
+    assert expected == (loaded.settings.console, loaded.origins["console"])

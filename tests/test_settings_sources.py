@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SettingsError
+from gateway.errors import SettingRefused, SettingsError
 from gateway.settings import BrokerSettings, ServeSettings
-from gateway.settings_sources import KINDS, LATER, NSQD_ONLY, load, refusal
+from gateway.settings_kinds import KINDS
+from gateway.settings_sources import LATER, NSQD_ONLY, load, refusal
 from tests.support.nsqd import nsqd_binary
 
 
@@ -97,6 +98,13 @@ def test_an_unknown_variable_names_the_nearest_setting(monkeypatch: pytest.Monke
     monkeypatch.setenv("NSQ_GATEWAY_NSQD_TCP_ADRESS", "a:1")
 
     with pytest.raises(SettingsError, match="did you mean nsqd_tcp_address"):
+        load(ServeSettings, {})
+
+
+def test_a_variable_of_kubernetes_names_what_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Service with our name makes such variables in every pod beside it."""
+    monkeypatch.setenv("NSQ_GATEWAY_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(SettingRefused, match="enableServiceLinks: false"):
         load(ServeSettings, {})
 
 

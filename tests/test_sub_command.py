@@ -207,7 +207,7 @@ async def test_a_topic_that_nobody_has_yet_is_waited_for() -> None:
 
 async def test_a_gateway_that_comes_back_is_found_again() -> None:
     """A drain says when to come back; what comes then is written."""
-    where = [f"--listen=127.0.0.1:{free_port()}", "--drain-window-s=0"]
+    where = [f"--listen=127.0.0.1:{free_port()}", "--drain-window-s=0", "--drain-in-flight-s=0.2"]
     async with real_nsqd() as nsqd, account_of(nsqd.http_address, TOPIC) as account:
         addresses = [nsqd.tcp_address], [nsqd.http_address]
         async with AsyncExitStack() as life:

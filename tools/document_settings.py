@@ -12,9 +12,19 @@ sys.path.insert(0, str(ROOT))
 
 from gateway.commands.flags import shown  # noqa: E402 - the path comes first
 from gateway.settings import BrokerSettings, ServeSettings  # noqa: E402
-from gateway.settings_commands import PubSettings, SubSettings  # noqa: E402
+from gateway.settings_commands import HealthSettings, PubSettings, SubSettings  # noqa: E402
 from gateway.settings_common import Settings, flag_of, variable_of  # noqa: E402
+from gateway.settings_jobs import (  # noqa: E402
+    ArchiveSettings,
+    CompactSettings,
+    JobSettings,
+    QueryJobSettings,
+    StreamJobSettings,
+)
 from gateway.settings_nsqd import NsqdSettings  # noqa: E402
+from gateway.settings_pipeline import SourceSettings  # noqa: E402
+from gateway.settings_replay import MetricsSettings, ReplaySettings  # noqa: E402
+from gateway.settings_sink import SinkSettings  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 
@@ -47,7 +57,42 @@ SECTIONS: tuple[tuple[str, str, type[BaseSettings], tuple[type[BaseSettings], ..
     ),
     ("`nsq-gateway pub`", "", PubSettings, (NsqdSettings, Settings)),
     ("`nsq-gateway sub`", "", SubSettings, (NsqdSettings, Settings)),
+    ("`nsq-gateway health`", "", HealthSettings, (Settings,)),
     ("`nsq-gateway broker`", "The names are nsqd's.", BrokerSettings, (Settings,)),
+    (
+        "The stream of Spark",
+        "Options of the format `nsq` (`maxInFlight`), flags of the jobs; archive has its channel.",
+        SourceSettings,
+        (NsqdSettings, Settings),
+    ),
+    (
+        "The sinks of Spark",
+        "Options of the format `nsq` (`toTopic`, or `topic`), for streams and for batches.",
+        SinkSettings,
+        (NsqdSettings, Settings),
+    ),
+    ("The jobs on Spark", "All of them have these.", JobSettings, (Settings,)),
+    ("The jobs that go on where they were", "", QueryJobSettings, (JobSettings,)),
+    ("The jobs that read a stream", "", StreamJobSettings, (QueryJobSettings,)),
+    (
+        "`nsq-gateway pipeline archive`",
+        "",
+        ArchiveSettings,
+        (SourceSettings, StreamJobSettings),
+    ),
+    ("`nsq-gateway pipeline compact`", "", CompactSettings, (JobSettings,)),
+    (
+        "`nsq-gateway pipeline metrics`",
+        "Its channel is `metrics`, and a batch begins every 10 s (`--trigger-s`).",
+        MetricsSettings,
+        (SourceSettings, StreamJobSettings),
+    ),
+    (
+        "`nsq-gateway pipeline replay`",
+        "It has those of the sinks, too; without `--to-topic` it adds `.replay` to each topic.",
+        ReplaySettings,
+        (SinkSettings, QueryJobSettings),
+    ),
     ("Logs", "Every command has these; of `pub` and `sub` the level is warning.", Settings, ()),
 )
 """Heading, a sentence, the settings, and those of other sections that are left out."""

@@ -5,6 +5,7 @@
 package tools
 
 import (
+	_ "github.com/nsqio/nsq/apps/nsq_to_file"
 	_ "github.com/nsqio/nsq/apps/nsqadmin"
 	_ "github.com/nsqio/nsq/apps/nsqd"
 	_ "github.com/nsqio/nsq/apps/nsqlookupd"

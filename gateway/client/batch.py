@@ -62,6 +62,11 @@ class Batch(msgspec.Struct, eq=False):
     takes_more: bool
     """Whether others may join; not where its one publish is deferred, or is to go alone."""
 
+    @property
+    def message_count(self) -> int:
+        """How many messages there are in its publishes."""
+        return sum([len(publish.bodies) for publish in self.publishes])
+
     def command(self) -> PublishCommand:
         """Return PUB for one message, DPUB for a deferred one, MPUB for more."""
         publishes = self.publishes

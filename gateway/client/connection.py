@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol, TypeAlias, cast
 
+from gateway.client.connection_account import ConnectionAccount, count_error, end_of
 from gateway.client.connection_options import ConnectionOptions
 from gateway.client.pulse import pulse_of
+from gateway.client.replies import Replies, Reply, putter, response_of
 from gateway.errors import BrokerRefused, BrokerUnreachable
 from gateway.protocol.authorization import Authorization
 from gateway.protocol.commands import (
@@ -41,16 +42,22 @@ from gateway.protocol.connection import (
 )
 from gateway.protocol.frames import OK, ErrorFrame, Message, Response
 from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.raw_messages import RawMessages
 from gateway.protocol.states import State
 
-__all__ = ["BrokerConnection", "ConnectionListener", "ConnectionOptions", "Reply"]
+__all__ = ["BrokerConnection", "ConnectionListener", "ConnectionOptions", "Reply", "TakeRaw"]
 
 _NO_ANSWER = Answer()
+_STRAGGLERS_S = 0.05
+"""
+How long messages may come behind CLOSE_WAIT: nsqd's messagePump sends what it had taken before
+CLS was handled, 2 ms later as a rule. Who has closed by then leaves them to their timeout.
+"""
 _NOP = Nop()
 _INIT = State.INIT
 
-Reply: TypeAlias = Response | ErrorFrame | BrokerUnreachable
-"""What a command led to; BrokerUnreachable: the connection ended before the answer came."""
+TakeRaw: TypeAlias = "Callable[[BrokerConnection, RawMessages], None]"
+"""Takes messages as they came; who gives one to a connection gets none decoded."""
 
 
 class ConnectionListener(Protocol):
@@ -72,15 +79,17 @@ class BrokerConnection(asyncio.Protocol):
     __slots__ = (
         "_end",
         "_error",
-        "_is_in_use",
         "_listener",
         "_loop",
         "_protocol",
         "_replies",
+        "_take_raw",
         "_transport",
+        "account",
         "address",
         "answer",
         "authorization",
+        "is_in_use",
         "is_open",
         "last_read",
         "opened_at",
@@ -89,8 +98,13 @@ class BrokerConnection(asyncio.Protocol):
     )
 
     def __init__(
-        self, address: str, options: ConnectionOptions, listener: ConnectionListener
+        self,
+        address: str,
+        options: ConnectionOptions,
+        listener: ConnectionListener,
+        take_raw: TakeRaw | None = None,
     ) -> None:
+        self.account = ConnectionAccount()
         self.address = address
         self.options = options
         self.answer = _NO_ANSWER
@@ -104,14 +118,15 @@ class BrokerConnection(asyncio.Protocol):
         self.last_read = 0.0
         """When something came last, on the event loop's clock."""
         self._listener = listener
-        self._protocol = V2Connection(Role.CLIENT)
+        self._take_raw = take_raw
+        self._protocol = V2Connection(Role.CLIENT, is_raw=take_raw is not None)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._replies: list[Callable[[Reply], None]] = []
-        """Of the commands without an answer, the oldest first: a few at most, mostly none."""
+        self._replies = Replies()
         self.sign_due: float | None = None
         """When the next sign of life is due, while nothing is read; None: something is."""
-        self._is_in_use = False
+        self.is_in_use = False
+        """Whether the listener is told of the end: an opening that fails tells of it itself."""
         self._error: BrokerUnreachable | None = None
         self._end: asyncio.Future[None] | None = None
         """Made when somebody waits for the end."""
@@ -129,6 +144,7 @@ class BrokerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on what one read of the socket says."""
         self.last_read = self._loop.time()
+        self.account.bytes_in += len(data)
         self._take_all(self._protocol.receive_data(data))
 
     def _take_all(self, events: list[Event]) -> None:
@@ -137,9 +153,7 @@ class BrokerConnection(asyncio.Protocol):
             if not self.is_open:
                 return
             if type(event) is MessagesArrived:
-                if self._protocol.state is _INIT:
-                    self._fail("sent messages, and nobody has subscribed")
-                else:
+                if self._expects_messages(len(event.messages)):
                     self._listener.messages_arrived(self, event.messages)
             elif type(event) is HeartbeatArrived:
                 has_heartbeat = True
@@ -155,19 +169,30 @@ class BrokerConnection(asyncio.Protocol):
         self._transport = None
         pulse_of(self._loop).forget(self)
         reason = f"connection lost ({exc})" if exc else "the broker closed the connection"
-        error = self._error or BrokerUnreachable(self.address, reason)
-        self._error = error
-        while self._replies:
-            self._replies.pop(0)(error)
+        error = self._error = self._error or BrokerUnreachable(self.address, reason)
+        self._replies.end(error)
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
-        if self._is_in_use:
+        if self.is_in_use:
             self._listener.connection_ended(self, error)
 
     # In
 
+    def _expects_messages(self, count: int) -> bool:
+        """Count *count* messages; False where nobody has subscribed, which is the end."""
+        if self._protocol.state is _INIT:
+            self._fail("sent messages, and nobody has subscribed")
+            return False
+        self.account.messages += count
+        return True
+
     def _take(self, event: Event) -> None:
+        if isinstance(event, ErrorFrame):
+            count_error(event.code)
         match event:
+            case RawMessages(ids=ids):
+                if self._take_raw is not None and self._expects_messages(len(ids)):
+                    self._take_raw(self, event)
             case Response():
                 self._reply(event)
             case Identified(answer):
@@ -181,20 +206,14 @@ class BrokerConnection(asyncio.Protocol):
                 self._fail(f"does not speak NSQ V2: {error}")
 
     def _reply(self, reply: Response) -> None:
-        if not self._replies:
+        if not self._replies.take(reply):
             self._fail(f"sent a response that no command asked for: {reply.data[:64]!r}")
-            return
-        self._replies.pop(0)(reply)
 
     def _fail(self, reason: str, frame: ErrorFrame | None = None) -> BrokerUnreachable:
-        """
-        Close for *reason*; *frame* answers the oldest command, the others get no answer.
-
-        Returns the error, for those who raise it.
-        """
+        """Close for *reason*, and return it; *frame* answers the oldest command, no other is."""
         self.abort(reason)
-        if frame is not None and self._replies:
-            self._replies.pop(0)(frame)
+        if frame is not None:
+            self._replies.take(frame)
         return BrokerUnreachable(self.address, reason)
 
     # What the pulse tells
@@ -214,15 +233,15 @@ class BrokerConnection(asyncio.Protocol):
 
     # Out
 
-    def send(self, command: Command) -> None:
+    def send(self, *commands: Command) -> None:
         """
-        Write a command that has no answer; does nothing once the connection has ended.
+        Write *commands* that have no answer; does nothing once the connection has ended.
 
         Raises:
             LocalProtocolError: V2 does not allow it now.
         """
         if self.is_open and self._transport is not None:
-            self._transport.write(self._protocol.send(command))
+            self._transport.write(b"".join(map(self._protocol.send, commands)))
 
     def ask(self, command: Command, answered: Callable[[Reply], None]) -> None:
         """
@@ -235,7 +254,7 @@ class BrokerConnection(asyncio.Protocol):
         if not self.is_open or self._transport is None:
             raise self._error or BrokerUnreachable(self.address, "not connected")
         data = self._protocol.send(command)
-        self._replies.append(answered)
+        self._replies.expect(answered)
         self._transport.write(data)
 
     async def request(self, command: Command, *, timeout_ms: int) -> Response:
@@ -246,29 +265,17 @@ class BrokerConnection(asyncio.Protocol):
             BrokerRefused: The answer is an error frame.
             BrokerUnreachable: The connection ended, or *timeout_ms* passed, before it came.
         """
-        answer = self._loop.create_future()
-        self.ask(command, partial(_put, answer))
-        return await self._reply_to(command.verb.decode(), answer, timeout_ms)
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        self.ask(command, putter(reply))
+        return await self._response_of(command.verb.decode(), reply, timeout_ms)
 
-    def _expect_ok(self) -> asyncio.Future[Reply]:
-        """Return the reply that comes next, which no command asks for."""
-        answer = self._loop.create_future()
-        self._replies.append(partial(_put, answer))
-        return answer
-
-    async def _reply_to(
-        self, what: str, answer: asyncio.Future[Reply], timeout_ms: int
+    async def _response_of(
+        self, what: str, reply: asyncio.Future[Reply], timeout_ms: int
     ) -> Response:
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                reply = await answer
+            return await response_of(reply, timeout_ms)
         except TimeoutError:
             raise self._fail(f"no answer to {what} within {timeout_ms} ms") from None
-        if isinstance(reply, ErrorFrame):
-            raise BrokerRefused(reply.code, reply.description)
-        if isinstance(reply, BrokerUnreachable):
-            raise reply
-        return reply
 
     # The opening, step by step; see client/opening.py
 
@@ -292,7 +299,7 @@ class BrokerConnection(asyncio.Protocol):
             # TLS would not have protected it, whoever wrote it.
             reason = "sent clear text behind its agreement to TLS"
             raise self._fail(reason)
-        is_ok = self._expect_ok()
+        is_ok = self._replies.next(self._loop)
         clear = self._transport
         try:
             secured = await self._loop.start_tls(
@@ -309,17 +316,13 @@ class BrokerConnection(asyncio.Protocol):
             raise self._fail("ended during the TLS handshake")
         self._transport = secured
         self._take_all(self._protocol.upgrade(None))
-        await self._reply_to("the TLS handshake", is_ok, self.options.connect_timeout_ms)
+        await self._response_of("the TLS handshake", is_ok, self.options.connect_timeout_ms)
 
     async def compress(self, layer: Filter) -> None:
         """Read and write through *layer* from here on, and wait for the broker's OK in it."""
-        is_ok = self._expect_ok()
+        is_ok = self._replies.next(self._loop)
         self._take_all(self._protocol.upgrade(layer))
-        await self._reply_to("compression", is_ok, self.options.connect_timeout_ms)
-
-    def opened(self) -> None:
-        """Count as open: from now on the listener is told of the end."""
-        self._is_in_use = True
+        await self._response_of("compression", is_ok, self.options.connect_timeout_ms)
 
     async def subscribe(self, topic: str, channel: str) -> None:
         """Join *channel* of *topic*; raises as `request` does, for an answer other than OK too."""
@@ -331,6 +334,7 @@ class BrokerConnection(asyncio.Protocol):
     def ready(self, count: int) -> None:
         """Let at most *count* messages be in flight here."""
         self.send(Ready(count))
+        self.account.ready(count)
 
     def finish(self, ids: Sequence[bytes]) -> None:
         """Write FIN for *ids*, which are not empty."""
@@ -339,15 +343,11 @@ class BrokerConnection(asyncio.Protocol):
 
     def requeue(self, ids: Sequence[bytes], *, delay_ms: int) -> None:
         """Write REQ for *ids*."""
-        self._send_all([Requeue(message_id, delay_ms) for message_id in ids])
+        self.send(*[Requeue(message_id, delay_ms) for message_id in ids])
 
     def touch(self, ids: Sequence[bytes]) -> None:
         """Write TOUCH for *ids*."""
-        self._send_all([Touch(message_id) for message_id in ids])
-
-    def _send_all(self, commands: Sequence[Command]) -> None:
-        if self.is_open and self._transport is not None:
-            self._transport.write(b"".join(map(self._protocol.send, commands)))
+        self.send(*map(Touch, ids))
 
     def pause_reading(self) -> None:
         """Leave what comes in the socket, so that the broker feels it; NOPs keep it alive."""
@@ -367,30 +367,33 @@ class BrokerConnection(asyncio.Protocol):
     # The end
 
     async def close(self) -> None:
-        """Say CLS where subscribed, wait for CLOSE_WAIT within the limit, and close."""
+        """Say CLS where subscribed, wait for CLOSE_WAIT and what comes behind it, and close."""
         try:
             if self.is_open and self._protocol.state is State.SUBSCRIBED:
                 self.resume_reading()
                 with contextlib.suppress(BrokerRefused, BrokerUnreachable):
                     await self.request(StartClose(), timeout_ms=self.options.close_timeout_ms)
+                    if self.account.was_ready:
+                        await self._wait_for_end(_STRAGGLERS_S)
             self.is_open = False
+            self._error = self._error or end_of(self.address, None)
             if self._transport is not None:
                 self._transport.close()
-                self._end = self._end or self._loop.create_future()
-                await asyncio.wait({self._end}, timeout=self.options.close_timeout_ms / 1000)
+                await self._wait_for_end(self.options.close_timeout_ms / 1000)
         finally:
             self.abort()
 
-    def abort(self, reason: str = "closed from this side") -> None:
-        """Close at once for *reason*; what is written and not yet sent is lost."""
+    async def _wait_for_end(self, timeout_s: float) -> None:
+        """Wait until the transport has ended, or *timeout_s* have passed."""
+        if self._transport is not None:
+            self._end = self._end or self._loop.create_future()
+            await asyncio.wait({self._end}, timeout=timeout_s)
+
+    def abort(self, reason: str | None = None) -> None:
+        """Close at once for *reason*, None for none; what is written and not yet sent is lost."""
         self.is_open = False
-        self._error = self._error or BrokerUnreachable(self.address, reason)
+        self._error = self._error or end_of(self.address, reason)
         # Here too: asyncio does not tell the end of a transport whose TLS handshake failed.
         pulse_of(self._loop).forget(self)
         if self._transport is not None:
             self._transport.abort()
-
-
-def _put(answer: asyncio.Future[Reply], reply: Reply) -> None:
-    if not answer.done():
-        answer.set_result(reply)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from gateway.client.attempts import Attempts
 from gateway.client.batch import Batch, PendingPublish, PublishQueue
-from gateway.client.connection import (
-    BrokerConnection,
-    ConnectionOptions,
-    Reply,
-)
+from gateway.client.connection import BrokerConnection, ConnectionOptions, Reply
+from gateway.client.connection_account import PUBLISHER
 from gateway.client.mark import Mark
 from gateway.client.node import Node
 from gateway.client.opening import open_connection
@@ -34,9 +32,15 @@ from gateway.errors import (
 )
 from gateway.protocol.frames import OK, ErrorFrame, Message
 from gateway.protocol.wire import Limits
-from gateway.telemetry import get_logger
+from gateway.telemetry import SHORT_SECONDS_BUCKETS, get_logger, histogram
 
 logger = get_logger()
+
+_DURATION = histogram(
+    "publish_duration_seconds",
+    "From a publish that was written to nsqd to its answer.",
+    buckets=SHORT_SECONDS_BUCKETS,
+).labels()
 
 TopicSeen: TypeAlias = Callable[[str, str], None]
 """Learns that the nsqd at an address has a topic: (topic, address)."""
@@ -129,6 +133,8 @@ class Lane:
         self._in_flight: Batch | None = None
         self._written_at = 0.0
         """When what is in flight was written, monotonic seconds."""
+        self._asked_at = 0.0
+        """The same on a clock that does not stand still during a turn."""
         self._is_shared = False
         """Whether more than one publish was written in it."""
         self._connection: BrokerConnection | None = None
@@ -172,6 +178,7 @@ class Lane:
         batch = self._in_flight = self._queue.take()
         if batch is not None:
             self._written_at = self._loop.time()
+            self._asked_at = time.perf_counter()
             self._is_shared = len(batch.publishes) > 1
             connection.ask(batch.command(), self._answered)
 
@@ -179,9 +186,13 @@ class Lane:
         batch, self._in_flight = self._in_flight, None
         assert batch is not None  # noqa: S101 - a reply answers what is in flight
         error = None
+        if not isinstance(reply, BrokerUnreachable):
+            _DURATION.observe(time.perf_counter() - self._asked_at)
         if reply != OK:
             error = self._failed(batch, reply)
         else:
+            if self._connection is not None:
+                self._connection.account.published(batch)
             self._topic_seen(batch.topic, self.node.address)
             if self.node.is_doubted:
                 self.node.heard(self._loop.time())
@@ -296,6 +307,7 @@ class Lane:
             self._pool.lane_failed(self)
             return False
         self._connection = connection
+        connection.account.opened(PUBLISHER, node.address)
         if self.error is not None:
             logger.info("publisher connected", nsqd=node.address)
         self.error = None
@@ -333,6 +345,7 @@ class Lane:
         """Move what was not written to other lanes, and connect again."""
         self._connection = None
         self.error = error
+        connection.account.ended(error)
         has_refused, self._has_refused = self._has_refused, False
         if not (has_refused or self._pool.is_closing):
             logger.warning("publisher disconnected", nsqd=self.node.address, reason=error.reason)

@@ -31,7 +31,7 @@ from gateway.client.lookup_answers import (
 from gateway.client.node_answers import NodeAnswer, Question, Reached, Unreachable
 from gateway.errors import LookupFailed, SettingsError
 from gateway.secret import Secret
-from gateway.telemetry import counter, get_logger
+from gateway.telemetry import counter, gauge, get_logger, tally
 
 _MAX_CONNECTIONS = 16
 """To one nsqlookupd at once; more questions wait, within their timeout."""
@@ -43,6 +43,15 @@ _FAILURES = counter(
     "lookup_failures_total",
     "Questions that an nsqlookupd gave no usable answer to.",
     ["lookupd", "reason"],
+)
+_REQUESTS = tally(
+    "lookup_requests_total",
+    "Questions to nsqlookupd, by whether the answer was usable.",
+    ["result"],
+)
+_LAST_SUCCESS = gauge(
+    "lookup_last_success_timestamp_seconds",
+    "When an nsqlookupd gave a usable answer last, seconds since 1970; 0: never.",
 )
 
 
@@ -84,6 +93,8 @@ class Lookupd:
         except LookupFailed as error:
             self._failed(topic, error)
             return None
+        _REQUESTS.counts["ok",] += 1
+        _LAST_SUCCESS.set_to_current_time()
         self._failing.discard(topic)
         if self._is_failing and not self._failing:
             self._is_failing = False
@@ -100,6 +111,7 @@ class Lookupd:
 
     def _failed(self, topic: str | None, error: LookupFailed) -> None:
         _FAILURES.labels(self.address, error.reason).inc()
+        _REQUESTS.counts["failed",] += 1
         self._failing.add(topic)
         if not self._is_failing:
             self._is_failing = True

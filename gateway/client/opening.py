@@ -18,7 +18,13 @@ import msgspec
 
 import gateway
 from gateway.addresses import split_address
-from gateway.client.connection import BrokerConnection, ConnectionListener, ConnectionOptions
+from gateway.client.connection import (
+    BrokerConnection,
+    ConnectionListener,
+    ConnectionOptions,
+    TakeRaw,
+)
+from gateway.client.connection_account import count_auth
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
@@ -33,10 +39,15 @@ from gateway.protocol.identify import Answer, Offer
 
 
 async def open_connection(
-    address: str, options: ConnectionOptions, listener: ConnectionListener
+    address: str,
+    options: ConnectionOptions,
+    listener: ConnectionListener,
+    take_raw: TakeRaw | None = None,
 ) -> BrokerConnection:
     """
     Connect to the broker at *address* (host:port), up to where it takes commands.
+
+    With *take_raw* messages go there, undecoded, and not to the *listener*.
 
     Raises:
         BrokerUnreachable: Nothing answers there in time, or it is no broker we can talk to.
@@ -48,7 +59,7 @@ async def open_connection(
         host, port = split_address(address)
         async with asyncio.timeout(options.connect_timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: BrokerConnection(address, options, listener), host, port
+                lambda: BrokerConnection(address, options, listener, take_raw), host, port
             )
     except TimeoutError:
         reason = f"no TCP connection within {options.connect_timeout_ms} ms"
@@ -63,7 +74,7 @@ async def open_connection(
     except BaseException:
         connection.abort()
         raise
-    connection.opened()
+    connection.is_in_use = True
     return connection
 
 
@@ -113,12 +124,22 @@ async def _authenticate(connection: BrokerConnection) -> None:
         return
     secret = connection.options.secret
     if secret is None:
+        count_auth("missing")
         raise AuthRequired(f"nsqd at {connection.address} asks for AUTH and there is no secret")
     command = Auth(secret.reveal())
-    reply = await connection.request(command, timeout_ms=connection.options.connect_timeout_ms)
+    try:
+        reply = await connection.request(command, timeout_ms=connection.options.connect_timeout_ms)
+    except BrokerRefused:
+        count_auth("refused")
+        raise
+    except BrokerUnreachable:
+        count_auth("unanswered")
+        raise
     try:
         connection.authorization = parse_authorization(reply.data)
+        count_auth("ok")
     except RemoteProtocolError as error:
+        count_auth("unanswered")
         raise BrokerUnreachable(connection.address, str(error)) from error
 
 

@@ -9,12 +9,14 @@ from typing import Protocol, TypeAlias
 
 from gateway.client.attempts import Attempts
 from gateway.client.connection import BrokerConnection, ConnectionOptions
+from gateway.client.connection_account import SUBSCRIBER
 from gateway.client.connection_options import share
 from gateway.client.mark import Mark
 from gateway.client.opening import open_connection
 from gateway.client.ready import ReadyRow
 from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError
 from gateway.protocol.frames import ErrorFrame, Message
+from gateway.protocol.raw_messages import RawMessages
 
 IsGone: TypeAlias = Callable[[str, str, str, float], Awaitable[bool]]
 """
@@ -38,6 +40,13 @@ class PlaceOptions:
     Asked before a lost broker is connected to again; None: nobody is.
 
     Whoever subscribes to a channel that somebody has deleted makes it anew.
+    """
+
+    take_raw: Callable[[int, RawMessages], None] | None = None
+    """
+    Takes messages undecoded, with the number of their source; None: the listener gets messages.
+
+    For who hands them on to other processes, which decode them.
     """
 
     def __post_init__(self) -> None:
@@ -152,7 +161,9 @@ class Place:
                 return True
         connection = None
         try:
-            connection = await open_connection(self.address, options.connection, self)
+            take_raw = None if options.take_raw is None else self._raw_messages_arrived
+            connection = await open_connection(self.address, options.connection, self, take_raw)
+            connection.account.opened(SUBSCRIBER, self.address)
             # Known before SUB is answered: a message could follow the answer in the same read.
             self.number = subscription.next_number()
             self.connection = connection
@@ -181,6 +192,14 @@ class Place:
             row.last_message_at = connection.last_read
             self._subscription.listener.messages_arrived(self.number, messages)
 
+    def _raw_messages_arrived(self, connection: BrokerConnection, messages: RawMessages) -> None:
+        row, take = self.row, self._subscription.options.take_raw
+        if row is None or take is None:
+            connection.requeue(messages.ids, delay_ms=0)
+        else:
+            row.last_message_at = connection.last_read
+            take(self.number, messages)
+
     def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Hand on that an answer was refused."""
         del connection
@@ -188,6 +207,7 @@ class Place:
 
     def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
         """Tell the subscription, once it had counted on this connection."""
+        connection.account.ended(error)
         if connection is self.connection:
             self.connection = None
             self._held_s = asyncio.get_running_loop().time() - connection.opened_at

@@ -18,6 +18,7 @@ from typing import Self
 from gateway.client.batch import COUNT_BYTES, SIZE_BYTES, PendingPublish, size_in_mpub
 from gateway.client.lookup import Discovery, LookupOptions, Watch
 from gateway.client.pools import Pools, PoolsOptions
+from gateway.client.publish_account import count_outcome, count_refused
 from gateway.errors import Full, GatewayError, InvalidRequest, NoBroker, Overloaded
 from gateway.protocol.wire import is_valid_name
 from gateway.secret import Secret
@@ -216,20 +217,20 @@ class Publisher:
         held_bytes = self._held_bytes + size_bytes
         if not self._takes_publishes:
             text = "the publisher has not been started, or was stopped; nothing was published"
-            done(NoBroker(text))
+            done(count_refused(topic, bodies, NoBroker(text)))
             return
         if held_bytes > self._buffer_bytes:
-            done(self._overloaded(size_bytes))
+            done(count_refused(topic, bodies, self._overloaded(size_bytes)))
             return
         now = self._loop.time()
         pools = self._pools
         if now < pools.refusals_until and (error := pools.refusal(secret, topic, now)):
-            done(error)
+            done(count_refused(topic, bodies, error))
             return
         try:
             pool = pools.pool_of(secret, now)
         except Full as full:
-            done(full)
+            done(count_refused(topic, bodies, full))
             return
         self._held_bytes = held_bytes
         deadline = now + self._timeout_s
@@ -253,6 +254,8 @@ class Publisher:
         self._held_bytes -= size_bytes
         if not self._held_bytes:
             self._became_idle.set()
+        if publishes:
+            count_outcome(publishes, error)
         for publish in publishes:
             try:
                 publish.done(error)
@@ -270,6 +273,11 @@ class Publisher:
                 self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep)
 
     # What may wait
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits, is unanswered, or is arriving."""
+        return self._held_bytes + self.options.buffer_bytes - self._buffer_bytes
 
     def hold(self, size_bytes: int) -> None:
         """
@@ -289,7 +297,7 @@ class Publisher:
     def _overloaded(self, size_bytes: int) -> Overloaded:
         limit_bytes = self.options.buffer_bytes
         return Overloaded(
-            waiting_bytes=self._held_bytes + limit_bytes - self._buffer_bytes,
+            waiting_bytes=self.waiting_bytes,
             size_bytes=size_bytes,
             limit_bytes=limit_bytes,
         )

@@ -5,17 +5,10 @@ from __future__ import annotations
 import functools
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 
 from gateway.errors import SettingsError
-
-MIN_VERSIONS = {
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
-"""By nsqd's spelling of its own --tls-min-version."""
+from gateway.file_stamp import Stamp, stamp_of
+from gateway.tls_versions import MIN_VERSIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,20 +34,12 @@ class TlsOptions:
             SettingsError: A file cannot be used, or the version is unknown.
         """
         files = (self.root_ca_file, self.cert_file, self.key_file)
-        return _context(self, tuple(map(_changed_at, files)))
-
-
-def _changed_at(path: str | None) -> int:
-    """Return when the file was changed, in ns; 0 where it cannot be told."""
-    try:
-        return Path(path).stat().st_mtime_ns if path else 0
-    except OSError:
-        return 0
+        return _context(self, tuple(map(stamp_of, files)))
 
 
 @functools.lru_cache(maxsize=16)
-def _context(options: TlsOptions, changed_at: tuple[int, ...]) -> ssl.SSLContext:
-    del changed_at  # a part of the key: a certificate that was renewed is read again
+def _context(options: TlsOptions, stamps: tuple[Stamp, ...]) -> ssl.SSLContext:
+    del stamps  # a part of the key: a certificate that was renewed is read again
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.min_version not in MIN_VERSIONS:
         allowed = ", ".join(MIN_VERSIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _SECTIONS = (
     ("Logs and settings", {*Settings.model_fields, "config"}),
     ("Reaching nsqd", set(NsqdSettings.model_fields)),
+    ("Running on Spark", {"master", "spark_conf", "retries", "stop_wait_s"}),
 )
 """What several commands have in common, below what is a command's own."""
 
@@ -83,7 +85,8 @@ def settings_flags(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
     """Return a decorator that gives a command a flag for each setting of *kind*."""
 
     def decorate(command: CommandT) -> CommandT:
-        for name, field in reversed(kind.model_fields.items()):
+        for name in reversed(_own_first(kind)):
+            field = kind.model_fields[name]
             is_for_nsqd = issubclass(kind, CommandSettings) and name in kind.for_nsqd
             note = "Not with --url. " if is_for_nsqd else ""
             command = _option(name, field, note)(command)
@@ -95,6 +98,12 @@ def settings_flags(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
         )(command)
 
     return decorate
+
+
+def _own_first(kind: type[BaseSettings]) -> list[str]:
+    """Return the names of the settings, those that *kind* alone has before those of its bases."""
+    names = [name for each in kind.__mro__ for name in inspect.get_annotations(each)]
+    return [name for name in dict.fromkeys(names) if name in kind.model_fields]
 
 
 def _option(name: str, field: FieldInfo, note: str) -> Callable[[CommandT], CommandT]:

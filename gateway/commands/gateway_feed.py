@@ -23,6 +23,7 @@ from websockets.typing import Subprotocol
 from gateway.bearer import bearer_headers
 from gateway.client.backoff import Backoff
 from gateway.commands.feed import Received
+from gateway.commands.trust import untrusted
 from gateway.errors import AuthRequired, Forbidden, GatewayError, InvalidRequest, NoBroker
 from gateway.nsqd_access import NsqdAccess
 from gateway.settings_commands import SubSettings
@@ -133,6 +134,8 @@ class GatewayFeed:
         except InvalidStatus as error:
             raise _refusal(self._url, error) from error
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+            if (reason := untrusted(self._url, error)) is not None:
+                raise reason from error
             text = f"no gateway answers at {self._url}: {str(error) or type(error).__name__}"
             raise NoBroker(text) from error
 

@@ -20,13 +20,14 @@ from gateway.client.batch import COUNT_BYTES, MAX_BATCH_BYTES
 from gateway.commands.framing import NEWLINE, Framing, LengthPrefixed, Lines, Run
 from gateway.commands.interruption import watch_signals
 from gateway.commands.names import check_names
-from gateway.commands.progress import Progress, counted
+from gateway.commands.progress import Progress
 from gateway.commands.publish_target import Target, open_target
 from gateway.commands.retries import Retries, in_short
 from gateway.commands.streams import InputStream
 from gateway.errors import BrokerRefused, GatewayError, InvalidRequest, OutcomeUnknown
 from gateway.nsqd_access import read_access
 from gateway.settings_commands import PubSettings
+from gateway.words import counted
 
 FramingName: TypeAlias = Literal["lines", "length-prefixed"]
 

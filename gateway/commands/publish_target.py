@@ -17,6 +17,7 @@ import msgspec
 from gateway.bearer import bearer_headers
 from gateway.client.publisher import Publisher, PublisherOptions
 from gateway.commands.retries import TryLater
+from gateway.commands.trust import untrusted
 from gateway.errors import (
     AuthRequired,
     Forbidden,
@@ -140,6 +141,8 @@ class GatewayTarget:
         try:
             answer = await self._http.post(path, params=query, content=body)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if (reason := untrusted(self._url, error)) is not None:
+                raise reason from error
             text = f"no gateway answers at {self._url}: {_words(error)}"
             raise TryLater(text, short="gateway unreachable") from error
         except httpx.HTTPError as error:

@@ -26,19 +26,18 @@ from gateway.protocol.frames import (
     Message,
     Response,
     encode_messages,
+    fault_of_head,
     parse_error,
     read_messages,
 )
 from gateway.protocol.identify import Answer, parse_answer
+from gateway.protocol.raw_messages import RawMessages, find_messages
 from gateway.protocol.states import State, advance
 from gateway.protocol.wire import (
     FRAME_ERROR,
     FRAME_HEAD,
-    FRAME_MESSAGE,
-    FRAME_RESPONSE,
     HEARTBEAT,
     MAGIC,
-    MESSAGE_FRAME_HEAD,
     Limits,
 )
 
@@ -92,7 +91,14 @@ class PeerViolated(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    MessagesArrived | HeartbeatArrived | Identified | Response | ErrorFrame | Command | PeerViolated
+    MessagesArrived
+    | RawMessages
+    | HeartbeatArrived
+    | Identified
+    | Response
+    | ErrorFrame
+    | Command
+    | PeerViolated
 )
 
 _INIT = State.INIT
@@ -102,12 +108,13 @@ _FRAMES = (Response, ErrorFrame)
 
 _NO_PIECES: Iterator[bytes] = iter(())
 
-_MAX_FRAME_BYTES = 2**28
-"""No broker sends such a frame; a peer that announces one speaks something else."""
-
 
 class V2Connection:
-    """Bytes in, events out; commands or frames in, bytes out."""
+    """
+    Bytes in, events out; commands or frames in, bytes out.
+
+    Where it *is_raw*, messages come as `RawMessages` in place of `MessagesArrived`.
+    """
 
     __slots__ = (
         "_buffer",
@@ -116,6 +123,7 @@ class V2Connection:
         "_filter",
         "_is_open",
         "_is_paused",
+        "_is_raw",
         "_pieces",
         "_reader",
         "_refusal_at_eof",
@@ -127,8 +135,9 @@ class V2Connection:
         "state",
     )
 
-    def __init__(self, role: Role, limits: Limits | None = None) -> None:
+    def __init__(self, role: Role, limits: Limits | None = None, *, is_raw: bool = False) -> None:
         self.role = role
+        self._is_raw = is_raw
         self.state = State.INIT
         self._buffer = ReceiveBuffer()
         self._filter: Filter | None = None
@@ -251,17 +260,14 @@ class V2Connection:
         end = len(data)
         while True:
             # The way of nearly all bytes: whole messages, and nothing behind them.
-            row: list[Message] = []
-            offset = read_messages(data, offset, row)
-            if row:
-                events.append(MessagesArrived(row))
+            offset = self._messages(data, offset, events)
             if offset == end:
                 return events
             if end - offset < FRAME_HEAD.size:
                 self._buffer.wait_for(data[offset:], wanted_bytes=FRAME_HEAD.size)
                 return events
             size, kind = FRAME_HEAD.unpack_from(data, offset)
-            violation = _bad_head(size, kind)
+            violation = fault_of_head(size, kind)
             if violation is not None:
                 events.append(self._violated(violation))
                 return events
@@ -275,6 +281,20 @@ class V2Connection:
                 if offset < end:
                     self._unread, self._unread_offset = data, offset
                 return events
+
+    def _messages(self, data: bytes, offset: int, events: list[Event]) -> int:
+        """Add what *data* holds of messages from *offset* on; return where they end."""
+        if self._is_raw:
+            ids: list[bytes] = []
+            end = find_messages(data, offset, ids)
+            if ids:
+                events.append(RawMessages(data[offset:end], ids))
+            return end
+        row: list[Message] = []
+        end = read_messages(data, offset, row)
+        if row:
+            events.append(MessagesArrived(row))
+        return end
 
     def _frame(self, kind: int, data: bytes) -> Event:
         """Return the event of a frame that is not a message."""
@@ -365,14 +385,3 @@ def _behind_magic(data: bytes) -> int:
     if not data.startswith(MAGIC):
         raise RemoteProtocolError("E_BAD_PROTOCOL", "")
     return len(MAGIC)
-
-
-def _bad_head(size: int, kind: int) -> RemoteProtocolError | None:
-    """Return what is wrong with a frame's head, None when nothing is."""
-    least = MESSAGE_FRAME_HEAD.size - 4 if kind == FRAME_MESSAGE else 4
-    if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
-        return RemoteProtocolError("E_INVALID", f"frame type {kind} is none of 0, 1, 2")
-    if not least <= size <= _MAX_FRAME_BYTES:
-        allowed = f"{least} to {_MAX_FRAME_BYTES} bytes"
-        return RemoteProtocolError("E_INVALID", f"frame of {size} bytes, allowed: {allowed}")
-    return None

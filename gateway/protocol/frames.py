@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gateway.errors import RemoteProtocolError
 from gateway.protocol.wire import (
     FRAME_ERROR,
     FRAME_HEAD,
@@ -141,3 +142,18 @@ def encode_messages(messages: Sequence[Message]) -> bytes:
         )
         parts.append(body)
     return b"".join(parts)
+
+
+_MAX_FRAME_BYTES = 2**28
+"""No broker sends such a frame; a peer that announces one speaks something else."""
+
+
+def fault_of_head(size: int, kind: int) -> RemoteProtocolError | None:
+    """Return what is wrong with a frame's head, None when nothing is."""
+    least = _LEAST_MESSAGE_SIZE if kind == FRAME_MESSAGE else 4
+    if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
+        return RemoteProtocolError("E_INVALID", f"frame type {kind} is none of 0, 1, 2")
+    if not least <= size <= _MAX_FRAME_BYTES:
+        allowed = f"{least} to {_MAX_FRAME_BYTES} bytes"
+        return RemoteProtocolError("E_INVALID", f"frame of {size} bytes, allowed: {allowed}")
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,12 +17,33 @@ class Finish(msgspec.Struct, gc=False):
     ids: list[bytes]
 
 
+class Cause(enum.Enum):
+    """Why messages go back to NSQ."""
+
+    CLIENT = "client"
+    """The client said REQ."""
+    DISCONNECT = "disconnect"
+    """The socket ends, or is about to."""
+    DRAIN = "drain"
+    """The gateway wants it to end: it drains, or the socket has reached its age."""
+    MAX_ATTEMPTS = "max_attempts"
+    """They have had more attempts than the client wants to see."""
+    RESUBSCRIBE = "resubscribe"
+    """Their source is left, to be subscribed to anew."""
+
+
 class Requeue(msgspec.Struct, gc=False):
     """REQ for *ids* on *source*."""
 
     source: int
     ids: list[bytes]
     delay_ms: int
+    cause: Cause
+
+    @property
+    def is_handed_back(self) -> bool:
+        """Whether they go back because the socket, or the gateway, ends."""
+        return self.cause is Cause.DISCONNECT or self.cause is Cause.DRAIN
 
 
 class Touch(msgspec.Struct, gc=False):
@@ -90,6 +111,7 @@ class EndReason(enum.Enum):
 
     DONE = "the client said CLS"
     DRAINED = "the gateway drains"
+    AGED = "the socket has reached its age"
     SLOW = "the client does not read fast enough"
     NO_BROKER = "no nsqd could be reached for too long"
     TOO_MANY_ERRORS = "the client sent too much that is no command"
@@ -100,6 +122,10 @@ class EndReason(enum.Enum):
     FORBIDDEN = "NSQ refused the secret"
     SECRET_REFUSED = "NSQ refuses the secret now"
     FAILED = "the gateway failed"
+
+
+LeaveReason: TypeAlias = Literal[EndReason.DRAINED, EndReason.AGED]
+"""Why the gateway wants a client to come back, on another socket."""
 
 
 class EndSocket(msgspec.Struct, gc=False):
@@ -120,6 +146,11 @@ Action: TypeAlias = (
     | Publish
     | EndSocket
 )
+
+
+def requeues(ids: dict[int, list[bytes]], delay_ms: int, cause: Cause) -> list[Action]:
+    """Return REQ for *ids*, by source."""
+    return [Requeue(source, those, delay_ms, cause) for source, those in ids.items() if those]
 
 
 class Acks:
@@ -154,7 +185,7 @@ class Acks:
             if verb == "FIN":
                 self._actions.append(Finish(source, ids))
             elif verb == "REQ":
-                self._actions.append(Requeue(source, ids, delay_ms))
+                self._actions.append(Requeue(source, ids, delay_ms, Cause.CLIENT))
             else:
                 self._actions.append(Touch(source, ids))
         self._ids = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.errors import InvalidRequest
 from gateway.protocol.answered import Answered
 from gateway.protocol.frames import ErrorFrame
-from gateway.session.actions import Acks
+from gateway.session.actions import Acks, Action
 from gateway.session.commands import Ack, Command, Fin, Req, Touch
 from gateway.session.messages import ErrorOut, ResponseOut, not_in_flight
 from gateway.session.outbox import Outbox
@@ -38,9 +38,14 @@ class Answering:
             self._outbox.add_answer(not_in_flight(Fin(id=delivery_id), [delivery_id]))
         return taken, len(refused)
 
-    def finish_written(self, ids: list[str], now: float) -> dict[int, list[bytes]]:
-        """Return what to finish for the client of *ids*; it is not told what has timed out."""
-        return self._let_go(ids, now)[0]
+    def finish_written(self, frames: list[list[str]], now: float) -> list[Action]:
+        """Return the FINs for the client of *frames*; it is not told what has timed out."""
+        actions: list[Action] = []
+        acks = Acks(actions)
+        for ids in frames:
+            acks.add("FIN", self._let_go(ids, now)[0])
+        acks.flush()
+        return actions
 
     def settle(self, command: Fin | Req, acks: Acks, now: float) -> int:
         """

@@ -125,7 +125,8 @@ class Mpub(Command):
 Spoken: TypeAlias = Command | Unreadable
 
 _VERBS = (Fin, Req, Touch, Rdy, Cls, Nop, Auth, Pub, Dpub, Mpub)
-_KNOWN = [str(verb.__struct_config__.tag) for verb in _VERBS]
+VERBS = [str(verb.__struct_config__.tag) for verb in _VERBS]
+"""What a command may be."""
 _decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(
     Fin | Req | Touch | Rdy | Cls | Nop | Auth | Pub | Dpub | Mpub
 )
@@ -147,4 +148,4 @@ def _decode_line(line: str) -> Spoken:
     except RecursionError:
         return Unreadable("nested too deep")
     except msgspec.DecodeError as error:
-        return misread(line, error, _KNOWN)
+        return misread(line, error, VERBS)

@@ -180,6 +180,7 @@ class Dialogue:
     def _turn(self, commands: list[Spoken], now: float) -> list[Action]:
         row = _plain_fins(commands) if self._takes_answers else []
         if row and len(row) == len(commands):
+            self._options.account.said("FIN", len(row))
             taken, refused = self.answering.finish(row, now)
             actions: list[Action] = [Finish(source, ids) for source, ids in taken.items()]
             if refused:
@@ -218,6 +219,7 @@ class Dialogue:
             self.inbox.put_back(commands)
 
     def _finish(self, ids: list[str], acks: Acks, now: float) -> None:
+        self._options.account.said("FIN", len(ids))
         taken, refused = self.answering.finish(ids, now)
         acks.add("FIN", taken)
         if refused:
@@ -227,8 +229,10 @@ class Dialogue:
         """Carry out *command*; what it costs is charged."""
         cost = 1
         if isinstance(command, Unreadable):
+            self._options.account.said("")
             self._misuse(command, "E_INVALID", command.problem, now)
         else:
+            self._options.account.said(command.cmd)
             try:
                 cost = self._HANDLERS[type(command)](self, command, acks, now)
             except InvalidRequest as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gateway.session.actions import EndReason
+from gateway.session.actions import Cause, EndReason
 
 
 class Endings:
@@ -18,6 +18,7 @@ class Endings:
         "_broker_outage_s",
         "_close_deadline",
         "_close_reason",
+        "_is_wanted",
         "_outage_deadline",
         "_slow_consumer_s",
         "_slow_deadline",
@@ -33,6 +34,8 @@ class Endings:
         self._slow_deadline = math.inf
         self._close_deadline = math.inf
         self._close_reason: EndReason | None = None
+        self._is_wanted = False
+        """Whether the gateway, too, wants it closed."""
         self.is_slow = False
         """Whether more waits for the client than may."""
         self.is_closing = False
@@ -76,14 +79,26 @@ class Endings:
         """Whether the client has said CLS."""
         return self._close_reason is EndReason.DONE
 
-    def close_by(self, moment: float, reason: EndReason) -> None:
-        """Begin to close: at *moment* at the latest, or when it was to be closed before."""
+    @property
+    def cause(self) -> Cause:
+        """Why what goes back from now on does, once the socket is to end, or has ended."""
+        return Cause.DRAIN if self._is_wanted else Cause.DISCONNECT
+
+    def close_by(self, moment: float, reason: EndReason) -> bool:
+        """
+        Begin to close: at *moment* at the latest, or when it was to be closed before.
+
+        Returns whether this is the first time that the gateway wants it.
+        """
         self.is_closing = True
         self._close_deadline = min(self._close_deadline, moment)
         self._set_due()
         # What the client asks for itself is done as soon as it can be, in a drain as well.
-        if not self.is_asked_by_client:
+        if self._close_reason is None or reason is EndReason.DONE:
             self._close_reason = reason
+        is_news = not self._is_wanted and reason is not EndReason.DONE
+        self._is_wanted = self._is_wanted or is_news
+        return is_news
 
     def closed_reason(self, *, is_open: bool, now: float) -> EndReason | None:
         """

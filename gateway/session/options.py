@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gateway.protocol.wire import Limits
+from gateway.session.account import NOBODY, Account
 
 _MIN_MAX_IDS = 10_000
 """So many ids may be named at once where few messages may be in flight, too."""
@@ -40,6 +41,8 @@ class SessionOptions:
     """What the client may have on its way to NSQ before it is no longer listened to."""
     command_rate_limit: int = 10_000
     """Commands a second, all but the FIN and REQ of deliveries that it holds."""
+    account: Account = field(default=NOBODY, compare=False, repr=False)
+    """Who counts what happens here, for all sessions."""
 
     @property
     def max_ids(self) -> int:

@@ -9,6 +9,7 @@ from itertools import accumulate
 import msgspec
 
 from gateway.protocol.frames import Message
+from gateway.session.account import NOBODY, Account
 from gateway.session.commands import Ref
 from gateway.session.messages import ErrorOut, Out, ResponseOut, messages_out
 from gateway.session.window import MARGIN_S, Batch, Window
@@ -55,6 +56,7 @@ class Outbox:
     """Answers go before messages; both keep their order."""
 
     __slots__ = (
+        "_account",
         "_answers",
         "_unsent",
         "answer_bytes",
@@ -65,7 +67,8 @@ class Outbox:
         "topic",
     )
 
-    def __init__(self, topic: str, channel: str) -> None:
+    def __init__(self, topic: str, channel: str, account: Account = NOBODY) -> None:
+        self._account = account
         self.topic = topic
         self.channel = channel
         self._answers: list[ResponseOut | ErrorOut] = []
@@ -111,6 +114,7 @@ class Outbox:
             else:
                 self.size_bytes -= unsent.size_bytes
                 self.expired += len(unsent.messages)
+                self._account.timed_out(len(unsent.messages))
         self._keep(kept)
 
     def _keep(self, kept: list[_Unsent]) -> None:
@@ -136,6 +140,7 @@ class Outbox:
         for unsent in self._unsent:
             batch, messages, size_bytes = unsent.batch, unsent.messages, unsent.size_bytes
             if batch.deadline <= now:
+                self._account.timed_out(len(messages))
                 self.size_bytes -= size_bytes
                 done += 1
                 continue
@@ -151,6 +156,7 @@ class Outbox:
             room -= size_bytes
             self.size_bytes -= size_bytes
             ids = window.add(batch, messages)
+            self._account.written(messages)
             deliveries.append(ids)
             lines += messages_out(messages, ids, names, int((batch.deadline - now) * 1000))
             if not fits:

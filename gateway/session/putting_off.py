@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 from gateway.protocol.frames import Message
 from gateway.session.actions import Action, PutOff
+from gateway.session.options import SessionOptions
 
 _STEP_MS = 90_000
 """Delay for each attempt above the limit."""
 
 
 def put_off(
-    source: int, messages: Sequence[Message], *, max_attempts: int, longest_ms: int
+    source: int, messages: Sequence[Message], options: SessionOptions
 ) -> tuple[list[Action], list[Message]]:
     """
-    Give back what has had more than *max_attempts*, later each time, at most by *longest_ms*.
+    Give back what has had more than max_attempts, later each time, as far as nsqd allows it.
 
     Returns what does it, and the others.
     """
+    max_attempts, longest_ms = options.max_attempts, options.limits.max_req_timeout_ms
     later: dict[int, list[bytes]] = {}
     others = []
     for message in messages:

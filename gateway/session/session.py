@@ -14,18 +14,21 @@ from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
 from gateway.secret import Secret
+from gateway.session.account import Holdings
 from gateway.session.actions import (
-    Acks,
     Action,
     Authenticate,
+    Cause,
     EndReason,
     EndSocket,
+    LeaveReason,
     PauseReading,
     Publish,
     Ready,
     Refusal,
     Requeue,
     ResumeReading,
+    requeues,
 )
 from gateway.session.auth import auth_first
 from gateway.session.dialogue import Dialogue
@@ -34,13 +37,14 @@ from gateway.session.messages import (
     channel_gone,
     close_wait,
     encode_frame,
-    state_changed,
-    subscribed,
 )
 from gateway.session.options import SessionOptions
 from gateway.session.outbox import Outbox
 from gateway.session.putting_off import put_off
+from gateway.session.standing import Standing
 from gateway.session.window import Batch, Window
+
+_WHY: dict[LeaveReason, str] = {EndReason.DRAINED: "drain", EndReason.AGED: "age"}
 
 
 class Session:
@@ -50,11 +54,10 @@ class Session:
         "_dialogue",
         "_endings",
         "_is_ended",
-        "_is_paused",
-        "_is_subscribed",
         "_outbox",
         "_ready",
         "_sources",
+        "_standing",
         "_window",
         "_writing",
         "delivered",
@@ -65,13 +68,12 @@ class Session:
         self.options = options
         self.delivered = 0
         """Deliveries that have gone into frames."""
-        self._window = Window(options.max_in_flight)
-        self._outbox = Outbox(options.topic, options.channel)
+        self._window = Window(options.max_in_flight, options.account)
+        self._outbox = Outbox(options.topic, options.channel, options.account)
         self._sources: dict[int, Answer] = {}
         self._ready = -1
         """The RDY that was last asked for."""
-        self._is_subscribed = False
-        self._is_paused = False
+        self._standing = Standing(self._outbox, self._sources)
         self._is_ended = False
         self._endings = Endings(
             now=now,
@@ -101,8 +103,8 @@ class Session:
         self._sources[source] = answer
         self._endings.broker_came()
         self._dialogue.answer_auth(authorization)
-        if self._is_subscribed:
-            self._tell_state([])
+        if self._standing.is_told:
+            self._standing.tell_state([])
         else:
             self._tell_subscribed(answer.msg_timeout)
         return self._changes()
@@ -111,21 +113,13 @@ class Session:
         """Tell the client that it is subscribed, although no broker has the topic so far."""
         self._endings.last_broker_went(now)
         self._dialogue.answer_auth(None)
-        if not self._is_subscribed:
+        if not self._standing.is_told:
             self._tell_subscribed(msg_timeout_ms)
         return self._changes()
 
     def _tell_subscribed(self, msg_timeout_ms: int) -> None:
-        self._is_subscribed = True
         self._dialogue.msg_timeout_ms = msg_timeout_ms
-        names = (self._outbox.topic, self._outbox.channel)
-        self._outbox.add_answer(subscribed(names, self._window.size, msg_timeout_ms))
-        if self._is_paused:
-            self._tell_state([])
-
-    def _tell_state(self, lost_ids: list[str]) -> None:
-        nsqds = len(self._sources)
-        self._outbox.add_answer(state_changed(nsqds, lost_ids, is_paused=self._is_paused))
+        self._standing.tell_subscribed(self._window.size, msg_timeout_ms)
 
     def source_lost(self, source: int, now: float) -> list[Action]:
         """Tell the client which of its deliveries the broker will give to somebody again."""
@@ -133,7 +127,7 @@ class Session:
         if not self._sources:
             self._endings.last_broker_went(now)
         self._outbox.take_messages(source)
-        self._tell_state(self._window.lose(source))
+        self._standing.tell_state(self._window.lose(source))
         return self._consequences([], now)
 
     def sources_left(self, now: float) -> list[Action]:
@@ -144,26 +138,23 @@ class Session:
         for source in list(self._sources):
             ids = self._window.answerable(source, now) + unsent.get(source, [])
             if ids:
-                actions.append(Requeue(source, ids, 0))
+                actions.append(Requeue(source, ids, 0, Cause.RESUBSCRIBE))
             del self._sources[source]
-            self._tell_state(self._window.lose(source))
+            self._standing.tell_state(self._window.lose(source))
         self._endings.last_broker_went(now)
         return actions
 
     def arrived(self, source: int, messages: list[Message], now: float) -> list[Action]:
         """Take *messages* of *source*; after CLS or the end they go back at once."""
         answer = self._sources.get(source)
-        if answer is None or self._endings.is_closing or self._is_ended:
-            return [Requeue(source, [message.id for message in messages], 0)]
+        is_ending = self._endings.is_closing or self._is_ended
+        if answer is None or is_ending:
+            cause = self._endings.cause if is_ending else Cause.RESUBSCRIBE
+            return [Requeue(source, [message.id for message in messages], 0, cause)]
         actions: list[Action] = []
         options = self.options
         if options.max_attempts:
-            actions, messages = put_off(
-                source,
-                messages,
-                max_attempts=options.max_attempts,
-                longest_ms=options.limits.max_req_timeout_ms,
-            )
+            actions, messages = put_off(source, messages, options)
             if not messages:
                 return actions
         ceiling = now + answer.max_msg_timeout / 1000
@@ -195,10 +186,8 @@ class Session:
 
     def paused(self, is_paused: bool) -> list[Action]:  # noqa: FBT001 - a state, as it is told
         """Tell the client that NSQ holds the messages of its channel back, or does so no more."""
-        if is_paused is not self._is_paused:
-            self._is_paused = is_paused
-            if self._is_subscribed and not self._is_ended:
-                self._tell_state([])
+        if self._standing.pause(is_paused) and not self._is_ended:
+            self._standing.tell_state([])
         return []
 
     # To the client
@@ -225,11 +214,8 @@ class Session:
         """Go on after the frame is written: with ack=auto its messages are finished now."""
         actions: list[Action] = []
         if self._writing:
-            acks = Acks(actions)
-            for ids in self._writing:
-                acks.add("FIN", self._dialogue.answering.finish_written(ids, now))
+            actions = self._dialogue.answering.finish_written(self._writing, now)
             self._writing = []
-            acks.flush()
         return self._consequences(actions, now)
 
     def _watch_buffer(self, now: float) -> list[Action]:
@@ -283,7 +269,7 @@ class Session:
         if self._is_ended:
             return []
         self._endings.broker_came()
-        secret = self._dialogue.auth.want(now, is_subscribed=self._is_subscribed)
+        secret = self._dialogue.auth.want(now, is_subscribed=self._standing.is_told)
         return [] if secret is None else [Authenticate(secret)]
 
     def auth_failed(
@@ -314,14 +300,14 @@ class Session:
 
     def _changes(self) -> list[Action]:
         """Return the RDY that has become right, if it is not what was last asked for."""
-        if self._is_ended or not self._is_subscribed or self.options.is_viewer:
+        if self._is_ended or not self._standing.is_told or self.options.is_viewer:
             return []
         actions: list[Action] = []
         ready = max(0, self._window.room - self._outbox.expired)
         if self._endings.is_closing:
             ready = 0
             # Not sent and no longer wanted: somebody else may have them.
-            actions = self._requeues(self._outbox.take_messages(), 0)
+            actions = requeues(self._outbox.take_messages(), 0, self._endings.cause)
         if ready != self._ready:
             self._ready = ready
             # Before the requeues, or they would come straight back.
@@ -330,8 +316,7 @@ class Session:
 
     def _end_when_done(self, now: float) -> list[Action]:
         """End after CLS or a drain, when nothing is open or the time for it has passed."""
-        is_open = len(self._window) > 0 or self._dialogue.is_busy
-        reason = self._endings.closed_reason(is_open=is_open, now=now)
+        reason = self._endings.closed_reason(is_open=self.is_open, now=now)
         return [] if reason is None else self._end(reason)
 
     def _end(self, reason: EndReason) -> list[Action]:
@@ -369,11 +354,23 @@ class Session:
             due = min(due, self._dialogue.due)
         return None if due == math.inf else due
 
-    def drain(self, *, close_at: float, reconnect_after_ms: int) -> list[Action]:
-        """Tell the client that its socket closes by *close_at*; answers are taken until then."""
-        self._endings.close_by(close_at, EndReason.DRAINED)
-        self._outbox.add_answer(close_wait("drain", reconnect_after_ms=reconnect_after_ms))
-        return self._changes()
+    @property
+    def holdings(self) -> Holdings:
+        """What there is now, and what it came to."""
+        return Holdings(len(self._window), self._outbox.size_bytes, self._window.timed_out)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has something to answer, or waits for an answer itself."""
+        return len(self._window) > 0 or self._dialogue.is_busy
+
+    def drain(
+        self, reason: LeaveReason, *, close_at: float, reconnect_after_ms: int
+    ) -> list[Action]:
+        """Tell the client, once, that it closes at *close_at*; when AGED, once it is not open."""
+        if self._endings.close_by(close_at, reason) and not self._is_ended:
+            self._outbox.add_answer(close_wait(_WHY[reason], reconnect_after_ms=reconnect_after_ms))
+        return self._changes() + self._end_when_done(-math.inf)
 
     def close(self, now: float) -> list[Action]:
         """End: hand back at once what is not finished, oldest first; idempotent."""
@@ -387,7 +384,4 @@ class Session:
             return []
         # What was not read from the brokers goes back too, when it arrives.
         resume = [ResumeReading()] if self._endings.is_slow else []
-        return [Ready(0), *self._requeues(left, delay_ms), *resume]
-
-    def _requeues(self, ids: dict[int, list[bytes]], delay_ms: int) -> list[Action]:
-        return [Requeue(source, those, delay_ms) for source, those in ids.items() if those]
+        return [Ready(0), *requeues(left, delay_ms, self._endings.cause), *resume]

@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.protocol.frames import Message
 from gateway.protocol.wire import MESSAGE_ID_BYTES
+from gateway.session.account import NOBODY, Account
 
 MARGIN_S = 0.25
 """RDY goes down this long before a deadline: the broker's clock started before ours."""
@@ -40,10 +41,13 @@ class Window:
     a redelivery has the same digits, and the ids of a topic repeat over its channels.
     """
 
-    __slots__ = ("_held", "_last_number", "due", "overdue", "size")
+    __slots__ = ("_account", "_held", "_last_number", "due", "overdue", "size", "timed_out")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, account: Account = NOBODY) -> None:
         self.size = size
+        self.timed_out = 0
+        """Deliveries that NSQ has given to somebody again, or is about to."""
+        self._account = account
         self.overdue: dict[str, Batch] = {}
         """What the client still holds, and the broker counts no more."""
         self._held: dict[str, Batch] = {}
@@ -150,6 +154,8 @@ class Window:
         due = [key for key, batch in held.items() if batch.deadline - MARGIN_S <= now]
         for delivery_id in due:
             self.overdue[delivery_id] = held.pop(delivery_id)
+        self.timed_out += len(due)
+        self._account.timed_out(len(due))
         self._look_for_due()
 
     def _look_for_due(self) -> None:

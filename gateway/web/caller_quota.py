@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from gateway.errors import RateLimited
 from gateway.secret import Secret
 from gateway.web.credentials import AccessPolicy
 from gateway.web.quota import PublishQuota, caller_at
+from gateway.web.refusal_account import PUBLISH, RATE_LIMITED
 
 
 class CallerQuota:
@@ -38,14 +40,25 @@ class CallerQuota:
 
     def admit(self, secret: Secret | None, peer: str) -> None:
         """Let a caller in whose bucket holds a message; raises RateLimited where it does not."""
-        if self._quota is not None:
-            self._quota.admit(self._caller(secret, peer), asyncio.get_running_loop().time())
+        if self._quota is None:
+            return
+        now = asyncio.get_running_loop().time()
+        try:
+            self._quota.admit(self._caller(secret, peer), now)
+        except RateLimited:
+            RATE_LIMITED.counts[PUBLISH,] += 1
+            raise
 
     def charge(self, secret: Secret | None, peer: str, *, messages: int) -> None:
         """Take *messages* from the caller's bucket; raises RateLimited where it was empty."""
-        if self._quota is not None:
-            now = asyncio.get_running_loop().time()
+        if self._quota is None:
+            return
+        now = asyncio.get_running_loop().time()
+        try:
             self._quota.charge(self._caller(secret, peer), messages, now)
+        except RateLimited:
+            RATE_LIMITED.counts[PUBLISH,] += 1
+            raise
 
     def _caller(self, secret: Secret | None, peer: str) -> str:
         """

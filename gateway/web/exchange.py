@@ -7,12 +7,15 @@ its graceful end hold for both kinds; it needs neither task nor future.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Protocol
 
 from gateway.errors import GatewayError, InvalidRequest, Overloaded
 from gateway.secret import Secret
 from gateway.web.answers import Answer
+from gateway.web.http_account import clock
 from gateway.web.publish import Head, KnownPublish, PublishPlane
+from gateway.web.publish_spans import PublishSpan, PublishSpans
 
 
 class _Nobody:
@@ -26,10 +29,6 @@ class ExchangeOwner(Protocol):
     """The connection, as its exchanges see it."""
 
     plane: PublishPlane
-
-    @property
-    def peer(self) -> str:
-        """The host at the other end."""
 
     def write_continue(self) -> None:
         """Ask for the body."""
@@ -52,6 +51,8 @@ class Exchange:
         "_held_bytes",
         "_secret",
         "_size_bytes",
+        "_span",
+        "began_at",
         "disconnected",
         "expects_continue",
         "head",
@@ -65,6 +66,8 @@ class Exchange:
 
     def __init__(self, connection: ExchangeOwner, head: Head, *, keep_alive: bool = True) -> None:
         self.head = head
+        self.began_at = clock()
+        """When its head had come."""
         self.keep_alive = keep_alive
         """Whether another request may follow on the connection."""
         self.expects_continue = False
@@ -78,6 +81,8 @@ class Exchange:
         self.disconnected = False
         """Whether nobody waits for the answer any more."""
         self._connection = connection
+        self._span: PublishSpan | None = None
+        """Where it has a trace."""
         self._has_begun = False
         self._failure: BaseException | None = None
         self._secret: Secret | None = None
@@ -104,8 +109,11 @@ class Exchange:
         """Judge the head, and go on with what has arrived of the body: nothing is before it."""
         connection = self._connection
         self._has_begun = True
+        spans = connection.plane.spans
+        if spans is not None and (self.head.traceparent is not None or spans.draws()):
+            self._trace(spans)
         try:
-            self._secret = connection.plane.admit(self.head, connection.peer)
+            self._secret = connection.plane.admit(self.head)
         except Exception as error:  # noqa: BLE001 - the caller is told of every one
             self._refuse(error)
             return
@@ -119,11 +127,19 @@ class Exchange:
 
     def publish_known(self, known: KnownPublish, body: bytes) -> None:
         """Be all of `begin`, `add` and `end`, for a head that needs no judging."""
+        plane = self._connection.plane
         self.more_body = False
+        spans = plane.spans
+        if spans is not None and spans.draws():
+            self._trace(spans)
         try:
-            self._connection.plane.publish_known(known, body, self._done)
+            plane.publish_known(known, body, self._done)
         except Exception as error:  # noqa: BLE001 - the caller is told of every one
             self._refuse(error)
+            return
+        self.is_submitted = True
+        if self._span is not None:
+            self._span.send(known.topic, len(body))
 
     def add(self, chunk: bytes) -> None:
         """Take the next part of the body; of one that has been refused it is thrown away."""
@@ -182,6 +198,8 @@ class Exchange:
         """Know that the client has gone; what has been published stays so."""
         self.disconnected = True
         self._let_go()
+        if self._span is not None and not self.is_submitted:
+            self._span.lose()
 
     def _submit(self) -> None:
         """Publish what has arrived, or find out what is wrong with it."""
@@ -189,25 +207,43 @@ class Exchange:
         self._let_go()
         connection = self._connection
         try:
-            connection.plane.submit(self.head, body, self._secret, self._done, connection.peer)
-            self.is_submitted = True
+            connection.plane.submit(self.head, body, self._secret, self._done)
         except Exception as error:  # noqa: BLE001 - the caller is told of every one
             self._refuse(error)
+            return
+        self.is_submitted = True
+        if self._span is not None:
+            self._span.send(connection.plane.topic_of(self.head), len(body))
+
+    def _trace(self, spans: PublishSpans) -> None:
+        """Begin a span, unless its traceparent says that it is to have none."""
+        self._span = spans.begin(self.head.route, self.head.traceparent, self.began_at)
 
     def _done(self, error: GatewayError | None) -> None:
         if self.disconnected:
+            if self._span is not None:
+                self._span.end(None, error)
             return
         if error is not None:
             self._refuse(error)
             return
-        self._connection.plane.count_ok(self.head)
+        # The answer first: whatever comes after it may take its time.
         self._connection.write_ok(self)
+        trace_id = None if self._span is None else self._span.trace_id
+        self._connection.plane.count_ok(self.head, self.began_at, trace_id)
+        if self._span is not None:
+            self._span.end(HTTPStatus.OK)
 
     def _refuse(self, error: BaseException) -> None:
         self._let_go()
+        status = None
         if not self.disconnected:
-            answer = self._connection.plane.refusal(self.head, error)
+            trace_id = None if self._span is None else self._span.trace_id
+            answer = self._connection.plane.refusal(self.head, error, self.began_at, trace_id)
             self._connection.write_answer(self, answer)
+            status = answer[0]
+        if self._span is not None:
+            self._span.end(status, error)
 
     def _let_go(self) -> None:
         """Forget the body."""

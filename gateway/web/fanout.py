@@ -20,13 +20,13 @@ from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
 from gateway.secret import Secret
-from gateway.session.actions import Finish, PauseReading, Ready, Requeue, ResumeReading
+from gateway.session.actions import Cause, Finish, PauseReading, Ready, Requeue, ResumeReading
 from gateway.session.messages import encode_frame, messages_out
 from gateway.session.outbox import MAX_FRAME_BYTES
 from gateway.session.window import delivery_ids
 from gateway.telemetry import gauge, get_logger, spawn
 from gateway.web.membership import Common, OwnMembership
-from gateway.web.session_socket import DELIVERED
+from gateway.web.socket_account import DELIVERED, observe_age
 from gateway.web.subscribe_request import new_channel_name
 from gateway.web.websocket_frames import LinesInFrames
 from gateway.web.websocket_port import WebSocket
@@ -201,8 +201,10 @@ class Fanout:
         """Give *messages* to everybody who looks, and finish them; with nobody there, hand back."""
         ids = [message.id for message in messages]
         if not self._looking:
-            self._membership.carry_out(Requeue(source, ids, 0))
+            self._give_back(source, ids)
             return
+        observe_age(messages, times=len(self._looking))
+        self._membership.arrived(source, messages)
         frames = self._encode(messages, self._membership.answers[source].msg_timeout)
         self._reads.append((source, ids, frames))
         if self._pumping is None:
@@ -240,12 +242,15 @@ class Fanout:
             source, ids, _ = self._reads.popleft()
             if self._passed:
                 self._membership.carry_out(Finish(source, ids[: self._passed]))
-            self._membership.carry_out(Requeue(source, ids[self._passed :], 0))
+            self._give_back(source, ids[self._passed :])
             self._passed = 0
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
             self._membership.carry_out(ResumeReading())
+
+    def _give_back(self, source: int, ids: list[bytes]) -> None:
+        self._membership.carry_out(Requeue(source, ids, 0, Cause.DISCONNECT))
 
     def _encode(self, messages: list[Message], left_ms: int) -> LinesInFrames:
         """Return *messages* as whole WebSocket frames."""

@@ -209,6 +209,8 @@ def render(fault: Fault, detail: str, request_id: str) -> Answer:
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", b"%d" % len(body)),
+        # It may repeat what came in: no browser is to take it for a page.
+        (b"x-content-type-options", b"nosniff"),
         NSQ_HEADER,
         (b"x-request-id", request_id.encode()),
     ]

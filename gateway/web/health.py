@@ -7,28 +7,20 @@ place, and taking them out of service would turn typed answers into refused conn
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
+from gateway.phase import Phase
+from gateway.telemetry import exposition
 from gateway.web.access import request_id_of
 from gateway.web.answers import Answer, send_answer, text_answer
 from gateway.web.unrouted import answer_unrouted
 
 MANAGEMENT_ROUTES = {"/livez": ("GET",), "/readyz": ("GET",), "/metrics": ("GET",)}
-
-
-class Phase(enum.Enum):
-    """Where a process stands in its life."""
-
-    STARTING = "starting"
-    READY = "ready"
-    DRAINING = "draining"
 
 
 class Account(Protocol):
@@ -80,13 +72,14 @@ class ManagementApp:
             is_ready, words = await self._account.readiness()
             return text_answer(200 if is_ready else 503, f"{words}\n".encode(), request_id)
         if route == "/metrics":
-            return await self._metrics(request_id)
+            return await self._metrics(scope, request_id)
         return answer_unrouted(scope, MANAGEMENT_ROUTES, request_id)
 
-    async def _metrics(self, request_id: str) -> Answer:
-        body = generate_latest(await self._account.metrics())
+    async def _metrics(self, scope: Scope, request_id: str) -> Answer:
+        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+        body, content_type = await exposition(await self._account.metrics(), accept)
         headers = [
-            (b"content-type", CONTENT_TYPE_PLAIN_0_0_4.encode()),
+            (b"content-type", content_type.encode()),
             (b"content-length", b"%d" % len(body)),
             (b"x-request-id", request_id.encode()),
         ]

@@ -1,12 +1,14 @@
-"""What the connections to one public port share: time limits, known heads, the ordinary answer."""
+"""What the connections to one public port share: bounds, known heads, the ordinary answer."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.protocol.http_api import NSQ_HEADER, OK, TEXT
 from gateway.web.answers import Headers, encode_answer
+from gateway.web.proxies import TrustedProxies
 from gateway.web.publish import KnownPublish, PublishPlane
 from gateway.web.websocket_port import WebSocketPort
 
@@ -15,6 +17,8 @@ OK_HEADERS = [(b"content-type", TEXT), (b"content-length", b"%d" % len(OK)), NSQ
 
 _HEAD_END = b"\r\n\r\n"
 _SWEEP_INTERVAL_S = 1.0
+MAX_TOLD = 256
+"""Connections above the limit that are told so at a time; more of them are cut at once."""
 _MAX_KNOWN = 1_024
 _MAX_KNOWN_HEAD_BYTES = 2_048
 
@@ -25,48 +29,81 @@ class Connection(Protocol):
     def check_time(self, now: float) -> None:
         """End what has been waited for too long; *now* is the event loop's."""
 
+    def drain(self) -> None:
+        """Let the answer that is being made be the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpBounds:
+    """How many connections there may be, and how long a client may take."""
+
+    request_timeout_s: float = 30.0
+    """From the first byte of a request to its last."""
+    keep_alive_s: float = 75.0
+    """From an answer to the next request."""
+    response_timeout_s: float = 30.0
+    """How long a client may take nothing of what waits for it."""
+    max_connections: int = 10_000
+
 
 class HttpPort:
-    """The time limits, the memory and the ordinary answer of one public port."""
+    """The bounds, the memory and the ordinary answer of one public port."""
 
     def __init__(
         self,
         plane: PublishPlane,
         *,
         websockets: WebSocketPort | None = None,
-        request_timeout_s: float = 30.0,
-        keep_alive_s: float = 75.0,
+        proxies: TrustedProxies | None = None,
+        bounds: HttpBounds | None = None,
     ) -> None:
         self.plane = plane
         self.websockets = websockets
         """Where upgrades go; None: there are none, and who asks for one is answered as HTTP."""
-        self.request_timeout_s = request_timeout_s
-        """From the first byte of a request to its last."""
-        self.keep_alive_s = keep_alive_s
-        """From an answer to the next request."""
+        self.proxies = proxies
+        """Who is believed about the caller; None: nobody."""
+        self.bounds = bounds or HttpBounds()
+        self.is_draining = False
+        """Whether each answer is to be the last one on its connection; see `drain`."""
         self._connections: set[Connection] = set()
+        self._turned_away: set[Connection] = set()
+        """Those that were one too many, until they have gone."""
         self._sweep: asyncio.TimerHandle | None = None
         self._ok = b""
         self._ok_default_headers: Headers | None = None
         self._known: dict[bytes, KnownPublish] = {}
 
-    def opened(self, connection: Connection) -> None:
-        """Watch over *connection* until it is `closed`."""
-        self._connections.add(connection)
+    def drain(self) -> None:
+        """Say ``Connection: close`` on every answer from now on, and close behind it."""
+        self.is_draining = True
+        for connection in self._connections:
+            connection.drain()
+
+    def opened(self, connection: Connection) -> bool:
+        """Watch over *connection* until it is `closed`; False: it is one too many."""
+        has_room = len(self._connections) < self.bounds.max_connections
+        (self._connections if has_room else self._turned_away).add(connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._on_sweep)
+        return has_room
+
+    @property
+    def tells_why(self) -> bool:
+        """Whether there is room to tell one more that it is one too many: that takes a moment."""
+        return len(self._turned_away) <= MAX_TOLD
 
     def closed(self, connection: Connection) -> None:
         """Watch over it no more."""
         self._connections.discard(connection)
+        self._turned_away.discard(connection)
 
     def _on_sweep(self) -> None:
         """Look at all connections at once: a timer for each request costs more."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._turned_away]:
             connection.check_time(now)
-        has_any = bool(self._connections)
+        has_any = bool(self._connections or self._turned_away)
         self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep) if has_any else None
 
     def ok(self, default_headers: Headers) -> bytes:

@@ -9,23 +9,17 @@ overtakes another, and an end that lets the peer read why.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.errors import HeadTooBig, InvalidRequest, RequestTimeout
-from gateway.protocol.http_api import OK
+from gateway.errors import HeadTooBig, InvalidRequest
 from gateway.telemetry import get_logger
-from gateway.web.access import new_request_id
-from gateway.web.answers import Answer, encode_answer
 from gateway.web.exchange import Exchange
-from gateway.web.farewell import LINGER_S, close_our_half
-from gateway.web.faults import problem
+from gateway.web.http_connection import HttpConnection
 from gateway.web.http_head import check_head, unusual_target, with_path
-from gateway.web.http_port import OK_HEADERS, HttpPort
+from gateway.web.http_port import HttpPort
 from gateway.web.publish import MPUB, PUB, read_head
 from gateway.web.websocket_handshake import Asked
 from gateway.web.websocket_port import WebSocketPort
@@ -35,59 +29,23 @@ logger = get_logger()
 
 _ROUTES = {PUB.encode(): PUB, MPUB.encode(): MPUB}
 
-_SKIPPED_BYTES = 262_144
-"""What is read and thrown away of a refused body, for the next request; above it we close."""
 _MAX_HEAD_BYTES = 65_536
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(HttpConnection):
     """One connection to the public port; ``partial(HttpProtocol, port)`` is uvicorn's ``http=``."""
 
-    cycle: Exchange | RequestResponseCycle | None  # type: ignore[assignment]
-    """The request that came last."""
-    pipeline: deque[tuple[Exchange | RequestResponseCycle, Any]]  # type: ignore[assignment]
-    """The requests that wait for those before them; the last one is the next."""
-
     def __init__(self, port: HttpPort, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's
-        super().__init__(**settings)
-        self.plane = port.plane
-        self._port = port
-        self._begun_at: float | None = None
-        """When the request began that has not arrived in whole."""
+        super().__init__(port, **settings)
         self._head_bytes = 0
         """What has arrived of a head or a trailer that is not whole, at least."""
-        self._is_in_head = False
         self._has_body = False
         """Whether the last read has brought a part of a body."""
-        self._idle_since = self.loop.time()
-        self._closing_since: float | None = None
-        self._running: Exchange | None = None
         self._raw_body: Exchange | None = None
         """What gets whatever comes from now on: its connection ends with it."""
-        self._garbage: BaseException | None = None
-        """Why what follows the last request cannot be read."""
         self._peer_has_finished = False
 
-    @property
-    def peer(self) -> str:
-        """The host at the other end; empty where it has none."""
-        return self.client[0] if self.client else ""
-
-    # The connection
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Serve."""
-        super().connection_made(transport)
-        self._port.opened(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of what has been begun; what has been written to nsqd goes on."""
-        self._port.closed(self)
-        for exchange in (self._running, self.cycle):
-            if isinstance(exchange, Exchange):
-                exchange.lose()
-        self.pipeline.clear()
-        super().connection_lost(exc)
+    # From and to other protocols
 
     def _should_upgrade_to_ws(self) -> bool:
         # An Upgrade in HTTP/1.0 is to be ignored (RFC 9110 §7.8).
@@ -97,7 +55,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Leave the connection to the WebSocket; *early* came behind the head."""
         self._port.closed(self)
         self.connections.discard(self)
-        asked = Asked(self.parser.get_method(), self.url, self.headers, self.peer)
+        asked = Asked(self.parser.get_method(), self.url, self.headers, self._caller())
         self.parser = None  # type: ignore[assignment] # it holds us, and the socket may stay long
         WebSocketUpgrade(port, (self.transport, self.server_state), asked, early)
 
@@ -109,28 +67,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._peer_has_finished = True
         return True
 
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def check_time(self, now: float) -> None:
-        """End what has been waited for too long; called every second."""
-        port = self._port
-        if self._closing_since is not None or self.transport.is_closing():
-            if self._closing_since is None:
-                self._closing_since = now
-            elif now - self._closing_since > LINGER_S:
-                self.transport.abort()
-        elif self._begun_at is not None:
-            if now - self._begun_at > port.request_timeout_s:
-                self._break_off(RequestTimeout(port.request_timeout_s))
-        elif self._is_idle and now - self._idle_since > port.keep_alive_s:
-            self.transport.close()
-
     # What comes in
 
     def data_received(self, data: bytes) -> None:
         """Read; a request whose head is known is not parsed."""
+        self._bytes_in += len(data)
         if self._closing_since is not None or self._garbage is not None:
             return
         if self._raw_body is not None:
@@ -207,24 +148,6 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_bytes > _MAX_HEAD_BYTES:
             self._break_off(HeadTooBig(self._head_bytes, limit_bytes=_MAX_HEAD_BYTES))
 
-    def _break_off(self, error: BaseException) -> None:
-        """Answer with *error* after what came before it, and close: what comes is not readable."""
-        latest = self.cycle
-        if latest is None or latest.response_complete:
-            if self._begun_at is not None and not self._is_in_head:
-                # The rest of a request that has had its answer.
-                self.transport.close()
-            else:
-                self._end_with(error)
-        elif not latest.more_body:
-            self._garbage = error
-            self._begun_at = None
-            self.flow.pause_reading()
-        elif isinstance(latest, Exchange):
-            latest.break_off(error)
-        else:
-            self.transport.close()
-
     # What the parser tells
 
     def on_message_begin(self) -> None:
@@ -257,7 +180,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._hand_over()
             return
         stays = version == "1.1" and self.parser.should_keep_alive()
-        head = read_head(route, raw_query, self.headers)
+        head = read_head(route, raw_query, self.headers, self._caller())
         self._is_in_head = False
         exchange = Exchange(self, head, keep_alive=stays and not self.parser.should_upgrade())
         exchange.expects_continue = self.expect_100_continue
@@ -275,9 +198,13 @@ class HttpProtocol(HttpToolsProtocol):
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = expects
+        if self._is_proxied:
+            caller = self._caller()
+            self.scope["client"] = caller.address, 0
+            self.scope["scheme"] = "https" if caller.is_secure else "http"
         super().on_headers_complete()
-        if expects and self.cycle is not None:
-            # No route there reads a body; whether it comes is not known.
+        # No route there reads a body; where one is announced, whether it comes is not known.
+        if self.cycle is not None and (expects or self._is_last):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -314,11 +241,18 @@ class HttpProtocol(HttpToolsProtocol):
                 if cycle.more_body and not self.flow.write_paused:
                     self.flow.resume_reading()
             else:
+                if self._is_last:
+                    cycle.keep_alive = False
                 self._start_asgi_task(cycle, app)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Go on: with what waits, with what cannot be read, or with what comes."""
         self.server_state.total_requests += 1
+        self._requests += 1
         self._running = None
         if self.transport.is_closing() or self._closing_since is not None:
             return
@@ -333,68 +267,3 @@ class HttpProtocol(HttpToolsProtocol):
             self._idle_since = self.loop.time()
             if not self.flow.write_paused:
                 self.flow.resume_reading()
-
-    def resume_writing(self) -> None:
-        """Go on reading as well, where a request or the rest of one may come."""
-        super().resume_writing()
-        is_due = self._is_idle or (self.cycle is not None and self.cycle.more_body)
-        if is_due and not self.pipeline and self._garbage is None:
-            self.flow.resume_reading()
-
-    def pause_writing(self) -> None:
-        """Read no more requests of who does not read our answers."""
-        super().pause_writing()
-        self.flow.pause_reading()
-
-    # What goes out
-
-    def write_continue(self) -> None:
-        """Ask for the body."""
-        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def write_ok(self, exchange: Exchange) -> None:
-        """Answer OK."""
-        if not (exchange.keep_alive and exchange.head.is_plain):
-            headers = self.plane.ok_headers(exchange.head)
-            self.write_answer(exchange, (200, [*OK_HEADERS, *headers], OK))
-            return
-        self.transport.write(self._port.ok(self.server_state.default_headers))
-        exchange.response_complete = True
-        self.on_response_complete()
-
-    def write_answer(self, exchange: Exchange, answer: Answer) -> None:
-        """Answer, and close where what is left of the request is too much to be skipped."""
-        left_bytes = exchange.left_bytes
-        if left_bytes is None or left_bytes > _SKIPPED_BYTES:
-            exchange.keep_alive = False
-        self._write(answer, keep_alive=exchange.keep_alive)
-        exchange.response_complete = True
-        if not exchange.keep_alive:
-            self._close()
-        self.on_response_complete()
-
-    def _end_with(self, error: BaseException) -> None:
-        """Answer outside of any request, and close."""
-        self._write(problem(error, new_request_id()), keep_alive=False)
-        self._close()
-
-    def _write(self, answer: Answer, *, keep_alive: bool) -> None:
-        status, headers, body = answer
-        close = [] if keep_alive else [(b"connection", b"close")]
-        headers = [*self.server_state.default_headers, *headers, *close]
-        self.transport.write(encode_answer((status, headers, body)))
-
-    def _close(self) -> None:
-        """
-        Close; while something is still to come, only our half for now.
-
-        Data that nobody reads makes the system cut the connection, and the peer may lose the
-        answer with it (RFC 9112 §9.6).
-        """
-        self._closing_since = self.loop.time()
-        if self._begun_at is None:
-            self.transport.close()
-            return
-        close_our_half(self.transport)
-        if not self.transport.is_closing():
-            self.flow.resume_reading()

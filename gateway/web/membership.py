@@ -18,10 +18,12 @@ from gateway.client.refusals import Refusals
 from gateway.client.subscription import Subscription, SubscriptionListener, SubscriptionOptions
 from gateway.errors import AuthRequired, BrokerRefused
 from gateway.protocol.authorization import Authorization
+from gateway.protocol.frames import Message
 from gateway.protocol.identify import Answer
 from gateway.protocol.wire import is_ephemeral
 from gateway.secret import Secret
 from gateway.session.actions import (
+    Cause,
     Finish,
     PauseReading,
     PutOff,
@@ -30,9 +32,11 @@ from gateway.session.actions import (
     ResumeReading,
     Touch,
 )
-from gateway.telemetry import tally
+from gateway.telemetry import Tracing, tally
+from gateway.web.delivery_spans import DeliverySpans
 from gateway.web.faults import naming
 from gateway.web.recheck import Claim, Holder, Rechecks
+from gateway.web.socket_account import REQUEUED
 
 NsqAction: TypeAlias = Finish | Ready | Requeue | PutOff | Touch | PauseReading | ResumeReading
 """What a session wants of NSQ."""
@@ -52,6 +56,8 @@ class Common:
     rechecks: Rechecks
     survey: ChannelSurvey | None = None
     """Who looks whether a channel is paused, or gone; None: nobody."""
+    tracing: Tracing | None = None
+    """Who begins the spans of deliveries; None: nobody."""
 
 
 class MembershipListener(SubscriptionListener, Holder, Protocol):
@@ -96,6 +102,9 @@ class Membership(Protocol):
     def source_lost(self, source: int) -> None:
         """Count on a source no more."""
 
+    def arrived(self, source: int, messages: Sequence[Message]) -> None:
+        """Learn what a source has brought, before anybody else does."""
+
     def auth_addresses(self) -> Sequence[str]:
         """Return the brokers that it is subscribed on itself, of those that want AUTH."""
 
@@ -117,6 +126,7 @@ class OwnMembership:
         "_options",
         "_refusal_channel",
         "_sources",
+        "_spans",
         "_subscription",
         "_watch",
         "_window",
@@ -134,6 +144,8 @@ class OwnMembership:
         self._options = options
         self._listener = listener
         self._refusal_channel = refusal_channel
+        tracing = common.tracing
+        self._spans = None if tracing is None else DeliverySpans(tracing, options.topic)
         self._subscription: Subscription | None = None
         self._sources: dict[int, Answer] = {}
         self._claim: Claim | None = None
@@ -227,6 +239,8 @@ class OwnMembership:
     def source_lost(self, source: int) -> None:
         """Count on a source no more."""
         self._sources.pop(source, None)
+        if self._spans is not None:
+            self._spans.lost(source)
 
     def auth_addresses(self) -> Sequence[str]:
         """Return the brokers that it is subscribed on, of those that want AUTH."""
@@ -239,9 +253,17 @@ class OwnMembership:
             if said.auth_required
         ]
 
+    def arrived(self, source: int, messages: Sequence[Message]) -> None:
+        """Learn what a source has brought, before anybody else does."""
+        if self._spans is not None:
+            self._spans.arrived(source, messages, self._options.channel)
+
     def carry_out(self, action: NsqAction) -> None:
         """Do what the session wants of NSQ, on this subscription and on one in its place."""
         subscription = self._subscription
+        if self._spans is not None and isinstance(action, Finish | Requeue | PutOff):
+            verb = "FIN" if isinstance(action, Finish) else "REQ"
+            self._spans.answered(action.source, action.ids, verb)
         if isinstance(action, Finish):  # most of them
             if subscription is not None:
                 _ANSWERED.counts["FIN",] += len(action.ids)
@@ -253,9 +275,11 @@ class OwnMembership:
             return
         elif isinstance(action, PutOff):
             _PUT_OFF.counts[()] += len(action.ids)
+            REQUEUED.counts[Cause.MAX_ATTEMPTS.value,] += len(action.ids)
             subscription.requeue(action.source, action.ids, delay_ms=action.delay_ms)
         elif isinstance(action, Requeue):
             _ANSWERED.counts["REQ",] += len(action.ids)
+            REQUEUED.counts[action.cause.value,] += len(action.ids)
             subscription.requeue(action.source, action.ids, delay_ms=action.delay_ms)
         else:
             _ANSWERED.counts["TOUCH",] += len(action.ids)
@@ -287,5 +311,7 @@ class OwnMembership:
             self._watch.close()
             self._watch = None
         self._sources.clear()
+        if self._spans is not None:
+            self._spans.lost()
         if self._subscription is not None:
             await self._subscription.close()

@@ -35,8 +35,9 @@ class OriginPolicy:
     """
     The pages that may call, besides our own.
 
-    A page is our own when host and port of its ``Origin`` are those of ``Host``: the scheme is
-    not compared, for a proxy in front may speak TLS where we do not. Anybody can let a name of
+    A page is our own when host and port of its ``Origin`` are those of ``Host``. Its scheme has to
+    be https where the request is known to have come by TLS; else it is not compared, for a proxy
+    that we know nothing of may speak TLS where we do not. Anybody can let a name of
     theirs resolve to 127.0.0.1 (DNS rebinding); the browser then sends that name in both headers.
 
     Args:
@@ -51,16 +52,27 @@ class OriginPolicy:
         self._allowed = frozenset(_without_default_port(origin.encode()) for origin in allowed)
         self._trusts_host = trusts_host
 
-    def check(self, origins: Sequence[bytes], host: bytes) -> None:
+    def check(self, origins: Sequence[bytes], host: bytes, *, is_secure: bool = False) -> None:
         """
         Let a request pass whose *origins* all may call; without any it comes from no page.
+
+        *is_secure*: the request came by TLS, to us or to a proxy that is trusted. A page that came
+        without is then another one: whoever stands in between may have written it.
 
         Raises:
             Forbidden: One of them is neither our own nor on the list.
         """
         for origin in origins:
-            if not self._is_listed(origin) and not self._is_own(origin, host):
+            if self._is_listed(origin):
+                continue
+            if not self._is_own(origin, host):
                 raise Forbidden(self._refusal(origin, host))
+            if is_secure and origin.lower().startswith(b"http:"):
+                page = origin[:_SHOWN].decode("latin-1")
+                raise Forbidden(
+                    f"a page of {page!r} came without TLS and may not call this port, which is "
+                    f"called with it; open it with https, or start with --allow-origin {page}"
+                )
 
     def answer_headers(self, origins: Sequence[bytes]) -> tuple[tuple[bytes, bytes], ...]:
         """
@@ -130,6 +142,18 @@ def page_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]
         elif name == b"host":
             host = value
     return origins, host
+
+
+def own_page_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """
+    Return the origin of the page that a GET comes from, where that is the page's own host.
+
+    A browser leaves ``Origin`` out then, where for a WebSocket it would send it; ``Referer`` tells.
+    """
+    named = dict(headers)
+    scheme, separator, rest = named.get(b"referer", b"").partition(b"://")
+    origin = scheme + separator + rest.partition(b"/")[0]
+    return origin if _is_same(origin, named.get(b"host", b"")) else None
 
 
 def _is_same(origin: bytes, host: bytes) -> bool:

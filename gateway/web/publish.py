@@ -31,7 +31,10 @@ from gateway.web.answers import Answer, Headers
 from gateway.web.caller_quota import CallerQuota
 from gateway.web.credentials import AccessPolicy, bearer_secret
 from gateway.web.faults import fault_of, naming, problem
+from gateway.web.http_account import POST, RouteAccount
 from gateway.web.origins import OriginPolicy
+from gateway.web.proxies import NOBODY, Caller
+from gateway.web.publish_spans import PublishSpans, only_traceparent
 from gateway.web.quota import PublishQuota
 
 T = TypeVar("T")
@@ -53,6 +56,8 @@ _MAX_TARGET_BYTES = 512
 
 _REQUESTS = tally("publish_requests_total", "Answers to POST /pub and /mpub.", ("route", "result"))
 """*result* is OK or the token of the error."""
+_OK = {route: (route, "OK") for route in (PUB, MPUB)}
+_ANSWERS = {route: RouteAccount(route, POST) for route in (PUB, MPUB)}
 
 
 class Publishes(Protocol):
@@ -93,6 +98,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     host: bytes = b""
     origins: tuple[bytes, ...] = ()
     authorization: tuple[bytes, ...] = ()
+    caller: Caller = NOBODY
+    traceparent: str | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -105,10 +112,16 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         return new_request_id() if self.request_id is None else chosen_request_id(self.request_id)
 
 
-def read_head(route: str, raw_query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+def read_head(
+    route: str,
+    raw_query: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    caller: Caller = NOBODY,
+) -> Head:
     """Return the head of a request with *headers*, whose names are in small letters."""
     size_bytes = None
     request_id = None
+    traceparents: list[bytes] = []
     host = b""
     origins: list[bytes] = []
     authorization: list[bytes] = []
@@ -124,8 +137,18 @@ def read_head(route: str, raw_query: bytes, headers: Iterable[tuple[bytes, bytes
             origins.append(value)
         elif name == b"x-request-id":
             request_id = value
+        elif name == b"traceparent":
+            traceparents.append(value)
     return Head(
-        route, raw_query, size_bytes, request_id, host, tuple(origins), tuple(authorization)
+        route,
+        raw_query,
+        size_bytes,
+        request_id,
+        host,
+        tuple(origins),
+        tuple(authorization),
+        caller,
+        only_traceparent(traceparents),
     )
 
 
@@ -149,7 +172,10 @@ class PublishPlane:
         origins: OriginPolicy | None = None,
         access: AccessPolicy | None = None,
         quota: PublishQuota | None = None,
+        spans: PublishSpans | None = None,
     ) -> None:
+        self.spans = spans
+        """Who begins traces; None: nobody."""
         self.publisher = publisher
         self.limits = limits
         """Of what callers may publish, over a socket too."""
@@ -162,21 +188,19 @@ class PublishPlane:
         self._pub_targets: dict[bytes, tuple[str, int]] = {}
         self._mpub_targets: dict[bytes, tuple[str, bool]] = {}
 
-    def admit(self, head: Head, peer: str) -> Secret | None:
+    def admit(self, head: Head) -> Secret | None:
         """
         Let a request pass whose body may be read; return the secret to publish with.
-
-        *peer* is the host that asks, for callers without a secret.
 
         Raises:
             Forbidden, AuthRequired, InvalidRequest: The page, the secret, or what the head says.
             RateLimited: The caller has published too much lately.
         """
         if head.origins:
-            self._origins.check(head.origins, head.host)
+            self._origins.check(head.origins, head.host, is_secure=head.caller.is_secure)
         brought = bearer_secret(head.authorization) if head.authorization else None
         secret = self._access.secret_of(brought)
-        self.callers.admit(secret, peer)
+        self.callers.admit(secret, head.caller.address)
         if head.route == PUB:
             if head.size_bytes is not None:
                 check_body(head.size_bytes, limit_bytes=self.limits.max_msg_size_bytes)
@@ -195,6 +219,8 @@ class PublishPlane:
         """
         if head.route != PUB or not head.is_plain or self.callers.is_bounded:
             return None
+        if head.traceparent is not None:
+            return None  # no two are the same
         topic, defer_ms = self._pub_target(head.raw_query)
         return KnownPublish(head, secret, topic, defer_ms)
 
@@ -211,9 +237,7 @@ class PublishPlane:
             limits.max_msg_size_bytes if head.route == PUB else limits.max_body_size_bytes
         )
 
-    def submit(
-        self, head: Head, body: bytes, secret: Secret | None, done: Done, peer: str = ""
-    ) -> None:
+    def submit(self, head: Head, body: bytes, secret: Secret | None, done: Done) -> None:
         """
         Check what has arrived and publish it; *done* is called once with the outcome.
 
@@ -224,7 +248,7 @@ class PublishPlane:
         if head.route == PUB:
             check_body(len(body), limit_bytes=self.limits.max_msg_size_bytes)
             topic, defer_ms = self._pub_target(head.raw_query)
-            self.callers.charge(secret, peer, messages=1)
+            self.callers.charge(secret, head.caller.address, messages=1)
             self.publisher.begin(topic, (body,), done, defer_ms=defer_ms, secret=secret)
             return
         topic, is_binary_body = self._mpub_target(head.raw_query)
@@ -239,7 +263,7 @@ class PublishPlane:
 
         try:
             bodies = self._split(body, is_binary_body=is_binary_body)
-            self.callers.charge(secret, peer, messages=len(bodies))
+            self.callers.charge(secret, head.caller.address, messages=len(bodies))
             self.publisher.begin(topic, bodies, told, secret=secret)
         except Exception:
             self.publisher.release(apart_bytes)
@@ -270,19 +294,25 @@ class PublishPlane:
             _remember(self._mpub_targets, raw_query, target)
         return target
 
-    def count_ok(self, head: Head) -> None:
-        """Count an answer of 200."""
-        _REQUESTS.counts[head.route, "OK"] += 1
+    def count_ok(self, head: Head, began_at: float, trace_id: str | None = None) -> None:
+        """Count an answer of 200 to what began at *began_at*; see `http_account`."""
+        route = head.route
+        _REQUESTS.counts[_OK[route]] += 1
+        _ANSWERS[route].count_ok(began_at, trace_id)
 
-    def refusal(self, head: Head, error: BaseException) -> Answer:
+    def refusal(
+        self, head: Head, error: BaseException, began_at: float, trace_id: str | None = None
+    ) -> Answer:
         """Return what a caller is told of *error*, and count it."""
         request_id = head.answer_id
         if not isinstance(error, GatewayError):
-            logger.error("publish failed", request_id=request_id, exc_info=error)
+            trace = {} if trace_id is None else {"trace_id": trace_id}
+            logger.error("publish failed", request_id=request_id, exc_info=error, **trace)
         elif isinstance(error, BrokerRefused):
-            error = naming(error, self._topic_of(head))
+            error = naming(error, self.topic_of(head))
         _REQUESTS.counts[head.route, fault_of(error).token] += 1
         status, headers, body = problem(error, request_id)
+        _ANSWERS[head.route].count(status, began_at, trace_id)
         return status, [*headers, *self._page_headers(head)], body
 
     def ok_headers(self, head: Head) -> Headers:
@@ -296,8 +326,8 @@ class PublishPlane:
         """Return what lets the page that asks read the answer; nothing for who is no page."""
         return list(self._origins.answer_headers(head.origins)) if head.origins else []
 
-    def _topic_of(self, head: Head) -> str:
-        """Return the topic of a request that got as far as an nsqd."""
+    def topic_of(self, head: Head) -> str:
+        """Return the topic of a request that has been found right."""
         target = self._pub_target if head.route == PUB else self._mpub_target
         return target(head.raw_query)[0]
 

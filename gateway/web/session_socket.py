@@ -16,17 +16,13 @@ from gateway.session.actions import Action, EndReason
 from gateway.session.options import SessionOptions
 from gateway.session.outbox import MAX_FRAME_BYTES
 from gateway.session.session import Session
-from gateway.telemetry import get_logger, tally
+from gateway.telemetry import get_logger
 from gateway.web.faults import CloseCode
+from gateway.web.socket_account import DELIVERED, Stock
 from gateway.web.websocket_frames import text_frames
 from gateway.web.websocket_port import WebSocket
 
 logger = get_logger()
-
-DELIVERED = tally(
-    "messages_delivered_total", "Messages written to WebSocket clients.", ("consumer",)
-)
-"""*consumer* is own or shared."""
 
 
 class SessionSocket(ABC):
@@ -39,6 +35,7 @@ class SessionSocket(ABC):
         "_loop",
         "_session",
         "_socket",
+        "_stock",
         "_timer",
         "_wakes_at",
         "request_id",
@@ -49,6 +46,7 @@ class SessionSocket(ABC):
         self._loop = asyncio.get_running_loop()
         self._session = Session(options, now=self._loop.time())
         self._socket: WebSocket | None = None
+        self._stock = Stock()
         self._is_written = True
         """Whether the session knows that its last frame has been taken."""
         self._is_listening = True
@@ -90,8 +88,21 @@ class SessionSocket(ABC):
             # Who asks and does not read what is answered is not listened to any more.
             if self._session.is_listening is not self._is_listening:
                 self._listen()
+            self._take_stock()
         except Exception as error:  # noqa: BLE001 - it is logged
             self._fail(error)
+
+    def _take_stock(self) -> None:
+        """Let the sums over all sockets know what there is here now; nothing once it is over."""
+        if self._is_over:
+            # Answers may stay in the session for ever: nobody is there to take them.
+            self._stock.settle(0, 0)
+            return
+        socket, holdings = self._socket, self._session.holdings
+        unsent_bytes = holdings.waiting_bytes
+        if socket is not None and not socket.is_writable:
+            unsent_bytes += socket.unsent_bytes
+        self._stock.settle(holdings.held, unsent_bytes)
 
     def _fail(self, error: Exception) -> None:
         logger.error("subscriber failed", request_id=self.request_id, exc_info=error)

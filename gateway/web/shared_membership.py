@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.protocol.authorization import Authorization
+from gateway.protocol.frames import Message
 from gateway.protocol.identify import Answer
 from gateway.secret import Secret
 from gateway.web.fanout import Fanout, FanoutKey, Fanouts, Viewer
@@ -91,6 +92,9 @@ class SharedMembership:
 
     def source_lost(self, source: int) -> None:
         """Do nothing: the fan-out counts them."""
+
+    def arrived(self, source: int, messages: Sequence[Message]) -> None:
+        """Do nothing: the fan-out is told of it."""
 
     def auth_addresses(self) -> Sequence[str]:
         """Return nothing: the fan-out is looked after."""

@@ -11,6 +11,7 @@ from gateway.web.faults import CloseCode, fault_of
 CLOSE_CODES: dict[EndReason, CloseCode] = {
     EndReason.DONE: CloseCode.NORMAL,
     EndReason.DRAINED: CloseCode.RESTART,
+    EndReason.AGED: CloseCode.RESTART,
     EndReason.SLOW: CloseCode.SLOW,
     EndReason.NO_BROKER: CloseCode.NO_BROKER,
     EndReason.TOO_MANY_ERRORS: CloseCode.TOO_MANY_ERRORS,

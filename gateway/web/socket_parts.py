@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from gateway.client.subscription import SubscriptionOptions
 from gateway.secret import Secret
+from gateway.session.actions import LeaveReason
 from gateway.session.options import SessionOptions
 from gateway.web.fanout import Fanouts
 from gateway.web.membership import Common
@@ -21,8 +22,11 @@ class KeptSocket(Hashable, Protocol):
     peer: str
     """The host at the other end."""
     request_id: str
-    finished: int
-    """Messages that were finished."""
+    trace_id: str | None
+    handed_back: int
+    """Messages that went back to NSQ because the socket, or the gateway, ends."""
+    leaves_at: int
+    """When it has reached its age; its keeper's own."""
     close_code: int
 
     @property
@@ -30,8 +34,16 @@ class KeptSocket(Hashable, Protocol):
         """Whether it shares its consumer."""
 
     @property
-    def delivered(self) -> int:
-        """Messages that went to the client."""
+    def totals(self) -> dict[str, object]:
+        """What it came to, for its last line in the log."""
+
+    @property
+    def held(self) -> int:
+        """Messages that the client has not answered."""
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the client has something to answer, or waits for an answer itself."""
 
     @property
     def topic(self) -> str:
@@ -45,8 +57,8 @@ class KeptSocket(Hashable, Protocol):
     def secret(self) -> Secret | None:
         """What it is, or was, subscribed with."""
 
-    def drain(self, *, close_at: float, reconnect_after_ms: int) -> None:
-        """Tell the client to come back, and close with 1012 by *close_at* (monotonic seconds)."""
+    def drain(self, reason: LeaveReason, *, close_at: float, reconnect_after_ms: int) -> None:
+        """Tell the client to come back, and close with 1012; see `Session.drain`."""
 
 
 class Keeper(Protocol):
@@ -54,6 +66,9 @@ class Keeper(Protocol):
 
     def opened(self, socket: KeptSocket) -> None:
         """Learn that the upgrade of *socket* is done."""
+
+    def identified(self, socket: KeptSocket, secret: Secret) -> None:
+        """Learn that *socket* has said its secret; raises Full where that has too many sockets."""
 
     def gone(self, socket: KeptSocket) -> None:
         """Learn that nothing of *socket* is left, here and in NSQ."""
@@ -77,3 +92,5 @@ class SocketOptions:
     subscription: SubscriptionOptions
     peer: str
     request_id: str
+    trace_id: str | None = None
+    """Of the trace that the upgrade belongs to; None: it is not recorded."""

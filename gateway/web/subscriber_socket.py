@@ -21,13 +21,18 @@ from gateway.session.actions import (
     EndReason,
     EndSocket,
     Finish,
+    LeaveReason,
+    PauseReading,
     Publish,
     Refusal,
+    Requeue,
 )
 from gateway.telemetry import get_logger, spawn
 from gateway.web.faults import CloseCode, naming
 from gateway.web.membership import Membership, OwnMembership
+from gateway.web.refusal_account import COMMAND, RATE_LIMITED
 from gateway.web.session_socket import SessionSocket, nothing_new
+from gateway.web.socket_account import SLOW
 from gateway.web.socket_ends import CLOSE_CODES, why_not_subscribed
 from gateway.web.socket_parts import SocketOptions, Surroundings
 from gateway.web.websocket_port import WebSocket
@@ -50,14 +55,20 @@ class SubscriberSocket(SessionSocket):
         "_joining",
         "_leaving",
         "_membership",
+        "_opened_at",
         "_others",
         "close_code",
         "finished",
+        "handed_back",
+        "leaves_at",
         "peer",
+        "requeued",
+        "trace_id",
     )
 
     def __init__(self, options: SocketOptions, others: Surroundings) -> None:
         super().__init__(options.session, options.request_id)
+        self.trace_id = options.trace_id
         self.peer = options.peer
         """The host at the other end."""
         self._others = others
@@ -70,8 +81,15 @@ class SubscriberSocket(SessionSocket):
         self._end_reason = ""
         self._has_left = False
         self._is_lost = False
+        self._opened_at = self._loop.time()
         self.finished = 0
         """Messages that were finished."""
+        self.requeued = 0
+        """Messages that went back to NSQ, for whatever reason."""
+        self.handed_back = 0
+        """Messages that went back to NSQ because the socket, or the gateway, ends."""
+        self.leaves_at = 0
+        """When it has reached its age; its keeper's own."""
         self.close_code: int = CloseCode.INTERNAL
 
     def _new_membership(self, options: SocketOptions) -> Membership:
@@ -88,6 +106,30 @@ class SubscriberSocket(SessionSocket):
     def delivered(self) -> int:
         """Messages that went to the client."""
         return self._session.delivered
+
+    @property
+    def totals(self) -> dict[str, object]:
+        """What it came to, for its last line in the log."""
+        return {
+            "reason": self._end_reason or "the client has gone",
+            "delivered": self.delivered,
+            "finished": self.finished,
+            "requeued": self.requeued,
+            "timed_out": self._session.holdings.timed_out,
+            "handed_back": self.handed_back,
+            "bytes_out": 0 if self._socket is None else self._socket.sent_bytes,
+            "seconds": round(self._loop.time() - self._opened_at, 3),
+        }
+
+    @property
+    def held(self) -> int:
+        """Messages that the client has not answered."""
+        return self._session.holdings.held
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the client has something to answer, or waits for an answer itself."""
+        return not self._is_over and self._session.is_open
 
     @property
     def topic(self) -> str:
@@ -151,10 +193,11 @@ class SubscriberSocket(SessionSocket):
         """Subscribe with the client's secret, or end."""
         failure: Exception | None = None
         try:
+            self._others.keeper.identified(self, secret)
             await self._join(secret)
         except Exception as error:
             if not isinstance(error, GatewayError):
-                logger.exception("subscription failed")
+                logger.exception("subscription failed", request_id=self.request_id)
             failure = error
         finally:
             self._joining = None
@@ -172,6 +215,7 @@ class SubscriberSocket(SessionSocket):
 
     def messages_arrived(self, source: int, messages: list[Message]) -> None:
         """Let the session take what came."""
+        self._membership.arrived(source, messages)
         self._tell(self._session.arrived, source, messages)
 
     def answer_refused(self, source: int, frame: ErrorFrame) -> None:
@@ -220,6 +264,7 @@ class SubscriberSocket(SessionSocket):
     def opened(self, socket: WebSocket) -> None:
         """Say what has happened before the upgrade, and go on from there."""
         self._socket = socket
+        self._opened_at = self._loop.time()
         self._others.keeper.opened(self)
         if self._is_over:
             self._say_goodbye(socket)
@@ -251,8 +296,16 @@ class SubscriberSocket(SessionSocket):
                 task = self._authenticate(action.secret)
                 self._joining = spawn("subscribe with a secret", task)
             elif isinstance(action, EndSocket):
+                if action.reason is EndReason.TOO_FAST:
+                    RATE_LIMITED.counts[COMMAND,] += 1
                 self.end(CLOSE_CODES[action.reason], action.reason.value)
             else:
+                if isinstance(action, Requeue):
+                    self.requeued += len(action.ids)
+                    if action.is_handed_back:
+                        self.handed_back += len(action.ids)
+                elif isinstance(action, PauseReading):
+                    SLOW.counts["paused",] += 1
                 self._membership.carry_out(action)
 
     def _published(self, publish: Publish, refusal: Refusal | None) -> None:
@@ -262,10 +315,12 @@ class SubscriberSocket(SessionSocket):
 
     # The end
 
-    def drain(self, *, close_at: float, reconnect_after_ms: int) -> None:
-        """Tell the client to come back, and close with 1012 by *close_at* (monotonic seconds)."""
+    def drain(self, reason: LeaveReason, *, close_at: float, reconnect_after_ms: int) -> None:
+        """Tell the client to come back, and close with 1012; see `Session.drain`."""
         self._tell(
-            lambda _: self._session.drain(close_at=close_at, reconnect_after_ms=reconnect_after_ms)
+            lambda _: self._session.drain(
+                reason, close_at=close_at, reconnect_after_ms=reconnect_after_ms
+            )
         )
 
     async def release(self) -> None:
@@ -281,6 +336,8 @@ class SubscriberSocket(SessionSocket):
             return
         self.close_code = code
         self._end_reason = reason
+        if code is CloseCode.SLOW:
+            SLOW.counts["closed",] += 1
         self._hand_back()
         if self._socket is not None:
             self._say_goodbye(self._socket)
@@ -304,6 +361,8 @@ class SubscriberSocket(SessionSocket):
             self._carry_out(self._session.close(self._loop.time()))
         except Exception:
             logger.exception("subscriber failed", request_id=self.request_id)
+        finally:
+            self._take_stock()
 
     async def _leave(self) -> None:
         """Leave NSQ; the last that happens here, unless the client is still told."""

@@ -11,6 +11,12 @@ from gateway.web.answers import Answer
 from gateway.web.faults import METHOD_NOT_ALLOWED, NOT_FOUND, render
 
 
+def is_unrouted(method: str, path: str, routes: Mapping[str, tuple[str, ...]]) -> bool:
+    """Tell whether none of *routes* has a say about *path*: it would be 404."""
+    found = find_route(method, path, routes=routes)
+    return isinstance(found, Refused) and not found.allow
+
+
 def answer_unrouted(scope: Scope, routes: Mapping[str, tuple[str, ...]], request_id: str) -> Answer:
     """Return 404, 405, the answer to OPTIONS, or a redirect, as nsqd would with these *routes*."""
     method, path = scope["method"], scope["path"]
@@ -25,7 +31,8 @@ def answer_unrouted(scope: Scope, routes: Mapping[str, tuple[str, ...]], request
         query = scope["query_string"]
         location = found.location.encode() + (b"?" + query if query else b"")
         return _empty(found.status, (b"location", location), request_id)
-    known = ", ".join(sorted(routes))
+    # One name for all that is below it: the files of a page say nothing to who lost the way.
+    known = ", ".join(sorted(each for each in routes if each.rpartition("/")[0] not in routes))
     return render(NOT_FOUND, f"there is no {path[:200]}; there are {known}", request_id)
 
 

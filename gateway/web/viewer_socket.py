@@ -42,6 +42,7 @@ class ViewerSocket(SubscriberSocket):
     def keeps_up(self) -> bool:
         """Tell whether more may be sent to a client that reads too slowly; end if not."""
         options = self._session.options
+        self._take_stock()
         if self._socket is not None and self._socket.unsent_bytes > options.buffer_bytes:
             self._give_up()
         elif self._patience is None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from starlette.types import Scope
 from websockets.datastructures import Headers
 from websockets.exceptions import InvalidHeader, InvalidUpgrade
 from websockets.http11 import Request, Response
@@ -21,6 +22,8 @@ from gateway.web.access import request_id_of
 from gateway.web.answers import Answer
 from gateway.web.faults import METHOD_NOT_ALLOWED, UPGRADE_REQUIRED, problem, render
 from gateway.web.http_head import unusual_target
+from gateway.web.origins import own_page_of, page_of
+from gateway.web.proxies import Caller
 from gateway.web.unrouted import answer_unrouted
 from gateway.web.websocket_port import Upgrade
 
@@ -44,7 +47,7 @@ class Asked:
     target: bytes
     headers: Sequence[tuple[bytes, bytes]] = field(repr=False)
     """Names in small letters."""
-    peer: str
+    caller: Caller
 
 
 def read_upgrade(asked: Asked) -> Upgrade:
@@ -60,7 +63,26 @@ def read_upgrade(asked: Asked) -> Upgrade:
         # The same one for everybody who looks, though the client may have sent none.
         headers=[*others, (REQUEST_ID, request_id.encode())],
         subprotocols=_subprotocols(asked.headers),
-        peer=asked.peer,
+        peer=asked.caller.address,
+        is_secure=asked.caller.is_secure,
+    )
+
+
+def read_plain_request(scope: Scope) -> Upgrade:
+    """Return what the page that sent an ordinary GET would ask for with an upgrade."""
+    headers: list[tuple[bytes, bytes]] = [
+        (name, value) for name, value in scope["headers"] if name != REQUEST_ID
+    ]
+    headers.append((REQUEST_ID, scope["state"]["request_id"].encode()))
+    if not page_of(headers)[0] and (page := own_page_of(headers)):
+        headers.append((b"origin", page))
+    return Upgrade(
+        path=scope["path"],
+        query=scope["query_string"],
+        headers=headers,
+        subprotocols=_subprotocols(headers),
+        peer=scope["client"][0] if scope.get("client") else "",
+        is_secure=scope.get("scheme") == "https",
     )
 
 

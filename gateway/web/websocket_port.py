@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from gateway.errors import GatewayError
 from gateway.web.answers import Answer
+from gateway.web.upgrade_spans import UpgradeSpans
 from gateway.web.websocket_frames import ping_frame
 
 MESSAGE_TIMEOUT_S = 60
@@ -31,7 +32,11 @@ class Upgrade:
     """Names in small letters; one is ``x-request-id``, the client's when that is sane."""
     subprotocols: Sequence[str] = field(repr=False)
     peer: str
-    """The host at the other end; empty where there is none."""
+    """The host that asks, past the proxies that are trusted; empty where there is none."""
+    is_secure: bool = False
+    """Whether it is known that it asks by TLS."""
+    trace_id: str | None = None
+    """Of the trace that it belongs to; None: it is not recorded."""
 
 
 class WebSocket(Protocol):
@@ -39,6 +44,8 @@ class WebSocket(Protocol):
 
     is_writable: bool
     """False while more waits in the transport than it likes; `Receiver.has_room` follows."""
+    sent_bytes: int
+    """What was sent, as far as it is text."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -136,8 +143,11 @@ class WebSocketPort:
         max_frame_bytes: int,
         ping_interval_s: float | None,
         ping_timeout_s: float | None,
+        spans: UpgradeSpans | None = None,
     ) -> None:
         self.gate = gate
+        self.spans = spans
+        """Who begins traces; None: nobody."""
         self.max_frame_bytes = max_frame_bytes
         """The most that one message of a client may have, whatever frames it is in."""
         self.turn = 0

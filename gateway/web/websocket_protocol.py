@@ -74,6 +74,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_unread",
         "_unsent_pong",
         "is_writable",
+        "sent_bytes",
         "transport",
         "turn",
     )
@@ -83,6 +84,7 @@ class WebSocketProtocol(asyncio.Protocol):
     ) -> None:
         self.transport = transport
         self.is_writable = True
+        self.sent_bytes = 0
         self.turn = 0
         self._port = port
         self._server = server
@@ -275,11 +277,13 @@ class WebSocketProtocol(asyncio.Protocol):
     def send(self, text: bytes) -> None:
         """Send *text* (UTF-8) as one message; nothing happens once the socket closes."""
         if self._phase is _OPEN:
+            self.sent_bytes += len(text)
             self.transport.write(text_frame(text))
 
     def send_frame(self, frame: bytes) -> None:
         """Send what `text_frame` has made, one or several; many sockets may share it."""
         if self._phase is _OPEN:
+            self.sent_bytes += len(frame)
             self.transport.write(frame)
 
     def pause_writing(self) -> None:

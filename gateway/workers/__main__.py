@@ -7,7 +7,9 @@ import sys
 
 import uvloop
 
+from gateway.garbage import look_seldom_for_garbage
 from gateway.workers.worker import work
 
 if __name__ == "__main__":
+    look_seldom_for_garbage()
     sys.exit(uvloop.run(work(socket.socket(fileno=int(sys.argv[1])))))

@@ -7,12 +7,15 @@ from typing import TypeAlias
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 WORKER = "worker"
 """The label."""
 
-Sample: TypeAlias = tuple[str, dict[str, str], float]
-"""Name, labels, value."""
+Example: TypeAlias = tuple[dict[str, str], float, float | None]
+"""Labels, value, when it was, seconds since 1970."""
+Sample: TypeAlias = tuple[str, dict[str, str], float, Example | None]
+"""Name, labels, value, an example of what is counted in it."""
 Family: TypeAlias = tuple[str, str, str, str, list[Sample]]
 """Name, help, type, unit, samples: a metric as JSON carries it."""
 
@@ -25,10 +28,20 @@ def families(collector: Collector) -> list[Family]:
             metric.documentation,
             metric.type,
             metric.unit,
-            [(sample.name, dict(sample.labels), sample.value) for sample in metric.samples],
+            [
+                (sample.name, dict(sample.labels), sample.value, _example(sample.exemplar))
+                for sample in metric.samples
+            ],
         )
         for metric in collector.collect()
     ]
+
+
+def _example(exemplar: Exemplar | None) -> Example | None:
+    if exemplar is None:
+        return None
+    timestamp = exemplar.timestamp
+    return dict(exemplar.labels), exemplar.value, None if timestamp is None else float(timestamp)
 
 
 class Merged(Collector):
@@ -47,6 +60,7 @@ class Merged(Collector):
         for process, each in self._by_process.items():
             for name, documentation, kind, unit, samples in each:
                 metric = merged.setdefault(name, Metric(name, documentation, kind, unit))
-                for sample, labels, value in samples:
-                    metric.add_sample(sample, {WORKER: process, **labels}, value)
+                for sample, labels, value, example in samples:
+                    exemplar = None if example is None else Exemplar(*example)
+                    metric.add_sample(sample, {WORKER: process, **labels}, value, None, exemplar)
         return iter(merged.values())

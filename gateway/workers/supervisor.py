@@ -14,14 +14,21 @@ from typing import Any, TypeVar
 from prometheus_client.registry import Collector
 
 from gateway.broker.broker import Broker
-from gateway.lifetime import HURRY_S
+from gateway.lifetime import HURRY_S, stop_in_order
 from gateway.nsqd_access import NsqdAccess, read_access, read_admin_secret
-from gateway.open_files import OWN_FILES, allow_open_files
-from gateway.planes import PUBLIC_NAME, longest_answer_s, longest_drain_s
-from gateway.service import invitation, management_listener, start_broker, stop_in_order
+from gateway.open_files import allow_open_files
+from gateway.phase import Phase, Stand
+from gateway.planes import PUBLIC_NAME, check_certificate, longest_answer_s, longest_drain_s
+from gateway.process_account import check_tracing
+from gateway.service import (
+    check_page,
+    invitation,
+    management_listener,
+    start_broker,
+)
 from gateway.settings import ServeSettings
 from gateway.telemetry import REGISTRY, get_logger
-from gateway.web.health import ManagementApp, Phase
+from gateway.web.health import ManagementApp
 from gateway.workers.accounts import Merged, families
 from gateway.workers.channel import Order
 from gateway.workers.keeper import Keeper
@@ -48,7 +55,7 @@ class Supervisor:
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
-        self._phase = Phase.STARTING
+        self._stand = Stand()
         self._shared = SharedAddress(PUBLIC_NAME, settings.listen)
         self._management = management_listener(settings)
         self._broker: Broker | None = None
@@ -81,9 +88,12 @@ class Supervisor:
         try:
             access = read_access(self._settings)
             read_admin_secret(self._settings)  # the workers do; what is wrong is said here
+            check_page(self._settings)
+            check_certificate(self._settings)
+            check_tracing(self._settings)
             self._shared.bind()
             self._management.bind()
-            allow_open_files(_files_of_broker(self._settings) + OWN_FILES)
+            allow_open_files(_files_of_broker(self._settings))
             await self._management.start(ManagementApp(self))
             self._broker, nsqds, line = await start_broker(self._settings)
             settings = _with_secret(self._settings, access)
@@ -95,17 +105,16 @@ class Supervisor:
         except BaseException:
             await self.stop()
             raise
-        self._phase = Phase.READY
+        self._stand.enter(Phase.READY)
         lines = dict.fromkeys(line for lines in told for line in lines)
-        count = self._settings.workers
-        return [line, *lines, *invitation(self.address, self.management_address, workers=count)]
+        return [line, *lines, *invitation(self._settings, self.address, self.management_address)]
 
     # The account of the management port
 
     async def readiness(self) -> tuple[bool, str]:
         """Return whether every worker is ready, and which ones are not."""
-        if self._phase is not Phase.READY:
-            return False, self._phase.value
+        if self._stand.phase is not Phase.READY:
+            return False, self._stand.phase.value
         phases = await self._ask("phase", _PHASE_TIMEOUT_S)
         others = [
             f"worker {number} {phase or 'does not answer'}"
@@ -137,7 +146,7 @@ class Supervisor:
 
     async def drain(self) -> None:
         """Say "not ready", and let the workers drain and end, all together."""
-        self._phase = Phase.DRAINING
+        self._stand.enter(Phase.DRAINING)
         for keeper in self._keepers:
             keeper.end()
         deadline_s = _longest_drain_s(self._settings)
@@ -146,13 +155,14 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End the workers that are left, then the broker; idempotent."""
-        self._phase = Phase.DRAINING
+        self._stand.enter(Phase.DRAINING)
         for keeper in self._keepers:
             keeper.hurry()
         if not await self._ended_within(_STOP_S):
             self.abort()
             await self._ended_within(None)
         self._shared.close()
+        self._stand.enter(Phase.STOPPED)
         await stop_in_order(self._broker, self._management)
 
     def abort(self) -> None:
@@ -175,9 +185,14 @@ def _longest_drain_s(settings: ServeSettings) -> float:
     return longest_drain_s(settings) + longest_answer_s(settings) + _CLOSING_S
 
 
-def _files_of_broker(settings: ServeSettings) -> int:
-    """Return how many files the sockets of all workers may take here: those of our own broker."""
-    return settings.workers * settings.max_sockets if settings.uses_embedded_broker else 0
+def _files_of_broker(settings: ServeSettings) -> dict[str, int]:
+    """Return how many files all workers may have us open, of our own broker."""
+    if not settings.uses_embedded_broker:
+        return {}
+    return {
+        "--max-sockets": settings.workers * settings.max_sockets,
+        "--nsqd-connections": settings.workers * settings.nsqd_connections,
+    }
 
 
 def _with_secret(settings: ServeSettings, access: NsqdAccess) -> ServeSettings:

@@ -14,7 +14,7 @@ import socket
 import structlog
 
 from gateway.errors import GatewayError
-from gateway.lifetime import ENDING_SIGNALS, End, run_until
+from gateway.lifetime import End, ending_signals, run_until
 from gateway.nsqd_access import read_access
 from gateway.planes import Planes
 from gateway.telemetry import REGISTRY, configure_logging, get_logger, spawn
@@ -85,7 +85,7 @@ async def _work(message: Message, channel: Channel) -> int:
     worker = Worker(order, socket.socket(fileno=listener), channel)
     end = End()
     loop = asyncio.get_running_loop()
-    for number in ENDING_SIGNALS:
+    for number in ending_signals():
         loop.add_signal_handler(number, end.ask)
     listening = spawn("listen to the supervisor", _listen(channel, worker, end))
     try:

@@ -201,6 +201,24 @@ async def test_messages_that_come_while_closing_are_told(
     assert Requeue(A, 0) == requeued
 
 
+async def test_a_message_behind_close_wait_is_told(
+    broker: ScriptedBroker, subscribed: Peer, connection: BrokerConnection, listener: Listener
+) -> None:
+    """nsqd may send what it had taken before; an answer to it is still written."""
+    broker.on(StartClose, silence)
+    connection.ready(1)
+    closing = asyncio.ensure_future(connection.close())
+    await subscribed.next(StartClose)
+
+    subscribed.send(Response(b"CLOSE_WAIT"))
+    subscribed.send(messages(0xA))
+    await listener.messages.get()
+    connection.requeue([A], delay_ms=0)
+
+    assert Requeue(A, 0) == await subscribed.next(Requeue)
+    await closing
+
+
 @pytest.mark.parametrize(
     "rule",
     [silence, close, reset, refuse("E_INVALID", "cannot CLS in current state")],

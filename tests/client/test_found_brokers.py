@@ -14,7 +14,7 @@ from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import NoBroker
 from gateway.protocol.commands import Publish, Subscribe
 from gateway.protocol.identify import Answer
-from tests.support.manual_clock import ManualClock, turn, until
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 from tests.support.scripted_broker import ScriptedBroker
 from tests.support.scripted_lookupd import ScriptedLookupd, silent
 from tests.support.subscription import SubscriptionListener
@@ -58,6 +58,7 @@ async def subscribed(
     subscription = Subscription(discovery, options, listener)
     await subscription.start()
     yield subscription
+    run_on()
     await subscription.close()
 
 

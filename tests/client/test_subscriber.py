@@ -15,7 +15,7 @@ from gateway.protocol.commands import Finish, Ready, Requeue, StartClose, Touch
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
 from tests.support.deliveries import message, message_id, messages
-from tests.support.manual_clock import ManualClock, turn, until
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 from tests.support.nsqd import real_nsqd
 from tests.support.scripted_broker import Peer, ScriptedBroker
 
@@ -31,7 +31,10 @@ async def subscribed(
     async with Subscriber("t", "c", [broker.address], options) as subscriber:
         peer = await broker.peer()
         await peer.next(Ready)
-        yield subscriber, peer
+        try:
+            yield subscriber, peer
+        finally:
+            run_on()
 
 
 @asynccontextmanager

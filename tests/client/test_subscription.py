@@ -24,7 +24,7 @@ from gateway.protocol.commands import (
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 from gateway.protocol.identify import Answer
 from tests.support.deliveries import message_id, messages
-from tests.support.manual_clock import ManualClock, turn, until
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 from tests.support.scripted_broker import (
     Peer,
     ScriptedBroker,
@@ -75,6 +75,7 @@ async def subscribed(
     try:
         yield subscriber, peers
     finally:
+        run_on()
         await subscriber.close()
 
 

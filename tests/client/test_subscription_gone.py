@@ -17,7 +17,7 @@ from gateway.client.place import IsGone
 from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.protocol.commands import Subscribe
 from tests.support.embedded_broker import embedded_broker
-from tests.support.manual_clock import ManualClock, turn, until
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 from tests.support.mortal_broker import mortal_broker
 from tests.support.nsqd import real_nsqd
 from tests.support.scripted_broker import ScriptedBroker
@@ -65,6 +65,7 @@ async def subscribed(
     try:
         yield subscription
     finally:
+        run_on()
         await subscription.close()
 
 

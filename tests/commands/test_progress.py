@@ -8,9 +8,7 @@ import os
 import pty
 import termios
 
-import pytest
-
-from gateway.commands.progress import Progress, as_clock, counted, in_words
+from gateway.commands.progress import Progress
 from tests.support.manual_clock import ManualClock
 
 
@@ -136,23 +134,3 @@ async def test_a_file_is_told_the_sum_when_it_is_asked_for() -> None:
     progress.end()
 
     assert "nsq-gateway: 3 messages, 9 B, 1.5/s, 0:02\n" == file.getvalue()
-
-
-@pytest.mark.parametrize(
-    "size_bytes,words",
-    [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 30, "5.0 GiB")],
-)
-def test_a_size_is_told_in_its_unit(size_bytes: int, words: str) -> None:
-    """With one digit behind the point."""
-    assert words == in_words(size_bytes)
-
-
-@pytest.mark.parametrize("seconds,words", [(0.9, "0:00"), (61, "1:01"), (3_661.5, "1:01:01")])
-def test_a_duration_is_told_as_a_clock_does(seconds: float, words: str) -> None:
-    """Hours only where there are some."""
-    assert words == as_clock(seconds)
-
-
-def test_one_is_told_from_many() -> None:
-    """In the words around it."""
-    assert ("1 line", "2 lines", "0 lines") == tuple(counted(n, "line") for n in (1, 2, 0))

@@ -146,7 +146,9 @@ async def test_every_word_of_a_dialogue_is_in_the_contract(
 async def test_every_word_of_bad_times_is_in_the_contract(broker: MortalBroker, topic: str) -> None:
     """The broker goes and comes back, the channel is paused and deleted, the gateway drains."""
     record = Record()
-    async with in_front_of(broker, "--drain-window-s=0.1", "--broker-outage-s=60") as gateway:
+    async with in_front_of(
+        broker, "--drain-window-s=0.1", "--drain-in-flight-s=0.2", "--broker-outage-s=60"
+    ) as gateway:
         async with record.open(gateway.sub_url(topic, "c")) as client:
             await client.receive()
             await client.send({"cmd": "PUB", "topic": topic, "body": "lost", "ref": 1})
@@ -304,9 +306,10 @@ async def test_what_was_tried_too_often_is_put_off_and_never_finished(
     async with gateway.subscribe(topic, "c") as first:
         await gateway.publish(topic, b"x")
         await first.send({"cmd": "REQ", "id": (await first.message())["id"], "timeout_ms": 0})
-        async with gateway.subscribe(topic, "c", max_attempts=1) as second:
+        again = await first.message()
+        async with gateway.subscribe(topic, "c", max_attempts=1, max_in_flight=1) as second:
             await first.send({"cmd": "RDY", "count": 0})
-            again = await first.message()
+            await gateway.ready_becomes(topic, "c", 0, 1)
             await first.send({"cmd": "REQ", "id": again["id"], "timeout_ms": 0})
             assert (0, 0, 1) == await gateway.counts_become(topic, "c", (0, 0, 1))
 
@@ -355,7 +358,7 @@ async def test_a_lone_message_is_there_at_once(gateway: RunningGateway, topic: s
     assert statistics.quantiles(elapsed_s)[0] < 0.15
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(loop_scope="session")
 async def strict_gateway(shared_broker: MortalBroker) -> AsyncIterator[RunningGateway]:
     """Return a gateway that takes 200 commands a second and two sockets of one address."""
     limits = ("--command-rate-limit=200", "--max-sockets-per-address=2")

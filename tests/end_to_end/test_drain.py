@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import httpx
 import pytest
 
+from tests.support.drain_account import NOTHING_CUT, drained
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
 from tests.support.mortal_broker import MortalBroker
 from tests.support.raw_socket import handshake, raw_socket
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BRIEF, LONG = "--drain-window-s=0.5", "--drain-window-s=60"
 """Long enough to see the closes spread; longer than any test, which then ends it itself."""
+IMPATIENT = "--drain-in-flight-s=0.2"
+"""For sockets that hold something for ever."""
 
 
 def in_front_of(broker: MortalBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
@@ -43,7 +46,9 @@ async def test_a_drain_tells_every_socket_and_closes_it_with_1012(
             told = await terminate(gateway, one)
             codes = [(await client.closed())[0] for client in (one, two, viewer)]
         status = await gateway.program.ended()
+        account = await drained(gateway)
 
+    assert {"sockets": 3, "handed_back": 0, **NOTHING_CUT} == account
     assert ("response", "CLS", None) == (told["type"], told["cmd"], told["ref"])
     assert ("CLOSE_WAIT", "drain") == (told["data"]["state"], told["data"]["reason"])
     assert told["data"]["reconnect_after_ms"] in range(60_000)
@@ -67,14 +72,18 @@ async def test_a_gateway_that_drains_is_not_ready(shared_broker: MortalBroker, t
 async def test_a_gateway_that_drains_still_publishes(
     shared_broker: MortalBroker, topic: str
 ) -> None:
-    """What is posted while sockets leave is answered OK, and waits at the broker for others."""
+    """What is posted while sockets leave is answered OK, and that the next one goes elsewhere."""
     async with (
         in_front_of(shared_broker, LONG) as gateway,
         gateway.subscribe(topic, "c") as client,
     ):
+        before = await gateway.http.get("/ping")
+        assert "connection" not in before.headers
         await terminate(gateway, client)
-        await gateway.publish(topic, b"late")
+        # On a connection that has been there before.
+        answer = await gateway.http.post("/pub", params={"topic": topic}, content=b"late")
 
+        assert (200, "close") == (answer.status_code, answer.headers.get("connection"))
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
         assert "nothing came" == (await client.next_delivery())["ref"]
 
@@ -98,7 +107,7 @@ async def test_answers_are_taken_while_a_gateway_drains(
 ) -> None:
     """A FIN between CLOSE_WAIT and the close counts; what is left is handed back."""
     async with (
-        in_front_of(shared_broker, BRIEF) as gateway,
+        in_front_of(shared_broker, BRIEF, IMPATIENT) as gateway,
         gateway.subscribe(topic, "c") as client,
     ):
         await gateway.post("/mpub", b"1\n2", topic=topic)
@@ -108,6 +117,28 @@ async def test_answers_are_taken_while_a_gateway_drains(
         await client.closed()
 
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+        assert {"sockets": 1, "handed_back": 1, **NOTHING_CUT} == await drained(gateway)
+
+
+async def test_a_drain_waits_for_answers_and_no_longer(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """Who has nothing to answer waits with who has; with the last answer the closes begin."""
+    async with (
+        in_front_of(shared_broker, "--drain-in-flight-s=60", "--drain-window-s=0") as gateway,
+        gateway.subscribe(topic, "c") as client,
+        gateway.subscribe(topic) as viewer,
+    ):
+        await gateway.publish(topic, b"1")
+        held = await client.message()
+        await terminate(gateway, client)
+        await client.ask({"cmd": "NOP", "ref": "open"})
+        await viewer.receive_until(None)
+        await client.finish(held)
+        codes = [(await each.closed())[0] for each in (client, viewer)]
+
+        assert ([1012, 1012], 0) == (codes, await gateway.program.ended())
+        assert (0, 0, 0) == await gateway.counts_become(topic, "c", (0, 0, 0))
 
 
 async def test_a_second_signal_ends_a_drain(shared_broker: MortalBroker, topic: str) -> None:
@@ -122,8 +153,10 @@ async def test_a_second_signal_ends_a_drain(shared_broker: MortalBroker, topic: 
         gateway.program.signal(signal.SIGTERM)
         code, _ = await client.closed()
         await gateway.program.ended()
+        cut = {**NOTHING_CUT, "cut_sockets": 1}
 
         assert 1012 == code
+        assert {"sockets": 0, "handed_back": 1, **cut} == await drained(gateway)
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
 
 
@@ -164,3 +197,62 @@ async def test_a_socket_that_is_being_opened_when_a_drain_begins_is_refused(
         answer = await opening.read_until(b"\r\n")
 
         assert (b"HTTP/1.1 503 ", 0) == (answer[:13], await gateway.program.ended())
+
+
+# One socket, for its age
+
+
+async def test_a_socket_that_is_old_is_told_and_closed_with_1012(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """Of both kinds, at once where nothing is held; the gateway goes on."""
+    async with in_front_of(shared_broker, "--socket-max-age-s=1") as gateway:
+        for channel in ("c", None):
+            async with gateway.subscribe(topic, channel) as client:
+                told = await client.receive()
+                code, reason = await client.closed()
+
+            assert ("CLS", "CLOSE_WAIT", "age") == (
+                told["cmd"],
+                told["data"]["state"],
+                told["data"]["reason"],
+            )
+            assert told["data"]["reconnect_after_ms"] in range(5_000)
+            assert (1012, "the socket has reached its age") == (code, reason)
+        async with gateway.subscribe(topic, "c"):
+            await gateway.publish(topic, b"1")
+
+
+async def test_an_old_socket_may_answer_first(shared_broker: MortalBroker, topic: str) -> None:
+    """No message comes any more; it is closed behind the last answer."""
+    async with (
+        in_front_of(shared_broker, "--socket-max-age-s=1", "--drain-in-flight-s=60") as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await gateway.publish(topic, b"1")
+        held = await client.message()
+        await client.receive()  # CLOSE_WAIT
+        await gateway.publish(topic, b"2")
+        nothing = await client.next_delivery()
+        await client.finish(held)
+        code, _ = await client.closed()
+
+        assert ("nothing came", 1012) == (nothing["ref"], code)
+        assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+
+
+async def test_an_old_socket_that_does_not_answer_is_closed_all_the_same(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """What it held is handed back."""
+    flags = ("--socket-max-age-s=1", IMPATIENT)
+    async with (
+        in_front_of(shared_broker, *flags) as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        await gateway.publish(topic, b"1")
+        await client.message()
+        code, _ = await client.closed()
+
+        assert 1012 == code
+        assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))

@@ -59,6 +59,7 @@ async def test_a_publish_is_answered_also_without_a_ref(
     """Then with a ref of null, whether it is taken or refused."""
     async with gateway.subscribe(topic, "c", max_in_flight=1) as client:
         await client.ask({"cmd": "RDY", "count": 0, "ref": 1})
+        await gateway.ready_becomes(topic, "c", 0)
         taken = await client.ask({"cmd": "PUB", "topic": topic, "body": "x"})
         refused = await client.ask({"cmd": "PUB", "topic": "a b", "body": "x"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.session.actions import Acks, Action, Finish, Requeue, Touch
+from gateway.session.actions import Acks, Action, Cause, Finish, Requeue, Touch
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from gateway.session.actions import Acks, Action, Finish, Requeue, Touch
         ),
         (
             [("REQ", {1: [b"a"]}, 0), ("REQ", {1: [b"b"]}, 0), ("REQ", {1: [b"c"]}, 5)],
-            [Requeue(1, [b"a", b"b"], 0), Requeue(1, [b"c"], 5)],
+            [Requeue(1, [b"a", b"b"], 0, Cause.CLIENT), Requeue(1, [b"c"], 5, Cause.CLIENT)],
         ),
     ],
     ids=["none", "a row", "by source", "a change of verb", "a change of delay"],

@@ -122,7 +122,7 @@ def test_the_last_answers_find_their_id_when_nsqd_refuses_them(way: str) -> None
         elif way == "ids":
             taken_by.settle(Fin(ids=ids), Acks([]), 1.0)
         else:
-            taken_by.finish_written(ids, 1.0)
+            taken_by.finish_written([ids], 1.0)
 
     for number in (0, 100):
         text = f"FIN {message_id(number).decode()} failed"

@@ -283,7 +283,7 @@ def test_a_drain_takes_a_socket_that_waits_too() -> None:
     """It is told, and closed at its moment."""
     session = asked()
 
-    session.drain(close_at=3.0, reconnect_after_ms=5)
+    session.drain(EndReason.DRAINED, close_at=3.0, reconnect_after_ms=5)
 
     assert [EndSocket(EndReason.DRAINED)] == session.wake(3.0)
     assert ["CLS"] == [each["cmd"] for each in read(session, 3.0)]

@@ -7,6 +7,7 @@ import pytest
 from gateway.session.actions import (
     Action,
     Authenticate,
+    Cause,
     EndReason,
     EndSocket,
     Finish,
@@ -135,7 +136,7 @@ def test_what_waits_for_its_turn_is_not_carried_out_after_the_end() -> None:
     late = session.wake(1.0) + session.go_on(1.0)
 
     assert ([], None) == (late, session.next_wake())
-    assert [Ready(0), Requeue(1, [message_id(0xA)], 0)] == session.close(1.0)
+    assert [Ready(0), Requeue(1, [message_id(0xA)], 0, Cause.DISCONNECT)] == session.close(1.0)
 
 
 def test_a_later_turn_may_end_the_socket() -> None:

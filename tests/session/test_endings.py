@@ -65,6 +65,9 @@ def test_who_has_caught_up_is_forgiven(endings: Endings) -> None:
         (EndReason.DRAINED, False, 9.9, None),
         (EndReason.DRAINED, False, 10.0, EndReason.DRAINED),
         (EndReason.DRAINED, True, 10.0, EndReason.DRAINED),
+        (EndReason.AGED, False, 0.0, EndReason.AGED),
+        (EndReason.AGED, True, 9.9, None),
+        (EndReason.AGED, True, 10.0, EndReason.AGED),
     ],
 )
 def test_a_close_waits_for_answers_and_a_drain_for_its_moment(
@@ -102,3 +105,10 @@ def test_what_the_client_asks_for_is_its_own_close(
         endings.is_asked_by_client,
         endings.closed_reason(is_open=False, now=0.0),
     )
+
+
+def test_the_gateway_wants_a_close_for_the_first_time_once(endings: Endings) -> None:
+    """What the client asks for is not the gateway's wish."""
+    reasons = (EndReason.DONE, EndReason.AGED, EndReason.DRAINED, EndReason.DONE)
+
+    assert [False, True, False, False] == [endings.close_by(9.0, reason) for reason in reasons]

@@ -8,6 +8,7 @@ from gateway.protocol.frames import ErrorFrame
 from gateway.protocol.identify import Answer
 from gateway.session.actions import (
     Action,
+    Cause,
     EndReason,
     EndSocket,
     Finish,
@@ -129,9 +130,9 @@ def test_no_frame_is_made_of_nothing() -> None:
     "verb, members, expected",
     [
         ("FIN", {}, Finish(1, [A])),
-        ("REQ", {}, Requeue(1, [A], 0)),
-        ("REQ", {"timeout_ms": 5_000}, Requeue(1, [A], 5_000)),
-        ("REQ", {"timeout_ms": 10**30}, Requeue(1, [A], 2**40)),
+        ("REQ", {}, Requeue(1, [A], 0, Cause.CLIENT)),
+        ("REQ", {"timeout_ms": 5_000}, Requeue(1, [A], 5_000, Cause.CLIENT)),
+        ("REQ", {"timeout_ms": 10**30}, Requeue(1, [A], 2**40, Cause.CLIENT)),
         ("TOUCH", {}, Touch(1, [A])),
     ],
 )
@@ -190,7 +191,7 @@ def test_of_several_ids_those_that_can_be_are_answered() -> None:
 
     actions = session.receive(command("REQ", ids=[ids[0], "x", ids[1], "y"], ref=1), 1.0)
 
-    assert [Requeue(1, [A, B], 0)] == actions
+    assert [Requeue(1, [A, B], 0, Cause.CLIENT)] == actions
     error = error_of(session)
     assert (1, "E_REQ_FAILED", ["x", "y"]) == (error["ref"], error["code"], error["ids"])
 
@@ -338,7 +339,7 @@ def test_rdy_goes_before_what_is_requeued_in_the_same_frame() -> None:
 
     actions = session.receive(command("REQ", id=delivery_id) + command("RDY", count=0), 1.0)
 
-    assert [Ready(0), Requeue(1, [A], 0)] == actions
+    assert [Ready(0), Requeue(1, [A], 0, Cause.CLIENT)] == actions
 
 
 def test_nop_is_silent_without_a_ref() -> None:
@@ -518,5 +519,5 @@ def test_messages_of_a_source_that_is_not_known_go_back() -> None:
     """Nobody could answer them later."""
     session = subscribed()
 
-    assert [Requeue(9, [A, B], 0)] == session.arrived(9, messages(0xA, 0xB), 0.0)
+    assert [Requeue(9, [A, B], 0, Cause.RESUBSCRIBE)] == session.arrived(9, messages(0xA, 0xB), 0.0)
     assert not session.has_frame

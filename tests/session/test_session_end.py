@@ -6,10 +6,12 @@ import pytest
 
 from gateway.protocol.frames import ErrorFrame
 from gateway.session.actions import (
+    Cause,
     EndReason,
     EndSocket,
     Finish,
     PauseReading,
+    Publish,
     Ready,
     Requeue,
     ResumeReading,
@@ -97,7 +99,7 @@ def test_ack_auto_hands_back_what_was_not_written() -> None:
 
     actions = session.close(2.0)
 
-    assert [Ready(0), Requeue(1, [A, B], 0)] == actions
+    assert [Ready(0), Requeue(1, [A, B], 0, Cause.DISCONNECT)] == actions
     assert [] == session.frame_written(3.0)
 
 
@@ -184,8 +186,8 @@ def test_cls_stops_the_messages_and_waits_for_the_answers() -> None:
     late = session.arrived(1, messages(0xC), 2.0)
     ended = session.receive(command("FIN", id=delivery_id), 3.0)
 
-    assert [Ready(0), Requeue(1, [B], 0)] == closing
-    assert [Requeue(1, [C], 0)] == late
+    assert [Ready(0), Requeue(1, [B], 0, Cause.DISCONNECT)] == closing
+    assert [Requeue(1, [C], 0, Cause.DISCONNECT)] == late
     assert [Finish(1, [A]), EndSocket(EndReason.DONE)] == ended
     (answer,) = read(session, 3.0)
     data = {"state": "CLOSE_WAIT", "reason": "client", "reconnect_after_ms": None}
@@ -261,11 +263,11 @@ def test_a_drain_tells_when_to_come_back() -> None:
     ids = holding(session, 0xA, 0xB)
     session.arrived(1, messages(0xC), 0.0)
 
-    told = session.drain(close_at=20.0, reconnect_after_ms=1_234)
+    told = session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1_234)
     answers = session.receive(command("FIN", ids=ids), 10.0)
     ended = session.wake(20.0)
 
-    assert [Ready(0), Requeue(1, [C], 0)] == told
+    assert [Ready(0), Requeue(1, [C], 0, Cause.DRAIN)] == told
     assert [Finish(1, [A, B])] == answers
     assert [EndSocket(EndReason.DRAINED)] == ended
     data = {"state": "CLOSE_WAIT", "reason": "drain", "reconnect_after_ms": 1_234}
@@ -276,7 +278,7 @@ def test_a_drain_spreads_its_closes() -> None:
     """An idle socket waits for its moment too."""
     session = subscribed()
 
-    session.drain(close_at=20.0, reconnect_after_ms=1)
+    session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1)
 
     assert ([], 20.0) == (session.wake(19.9), session.next_wake())
 
@@ -286,7 +288,7 @@ def test_a_client_may_leave_a_drain_before() -> None:
     idle, busy = subscribed(), subscribed()
     holding(busy, 0xA)
     for session in (idle, busy):
-        session.drain(close_at=20.0, reconnect_after_ms=1)
+        session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1)
 
     actions = [session.receive(command("CLS"), 1.0) for session in (idle, busy)]
 
@@ -301,18 +303,90 @@ def test_a_drain_only_shortens_a_cls(close_at: float, ends_at: float) -> None:
     holding(session, 0xA)
     session.receive(command("CLS"), 1.0)
 
-    session.drain(close_at=close_at, reconnect_after_ms=1)
+    session.drain(EndReason.DRAINED, close_at=close_at, reconnect_after_ms=1)
     session.wake(ends_at - 0.5)
 
     assert ends_at == session.next_wake()
     assert [EndSocket(EndReason.DONE)] == session.wake(ends_at)
 
 
+def test_the_moment_of_a_drain_may_become_sooner() -> None:
+    """Said again, it is told once, and the sooner moment counts; later ones do not."""
+    session = subscribed()
+
+    session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1)
+    session.drain(EndReason.DRAINED, close_at=5.0, reconnect_after_ms=2)
+    session.drain(EndReason.DRAINED, close_at=9.0, reconnect_after_ms=3)
+
+    assert [1] == [each["data"]["reconnect_after_ms"] for each in read(session, 0.0)]
+    assert ([], 5.0) == (session.wake(4.9), session.next_wake())
+    assert [EndSocket(EndReason.DRAINED)] == session.wake(5.0)
+
+
+def test_an_old_socket_that_holds_nothing_ends_at_once() -> None:
+    """RDY 0, CLOSE_WAIT, the end."""
+    session = subscribed()
+
+    told = session.drain(EndReason.AGED, close_at=20.0, reconnect_after_ms=7)
+
+    assert [Ready(0), EndSocket(EndReason.AGED)] == told
+    data = {"state": "CLOSE_WAIT", "reason": "age", "reconnect_after_ms": 7}
+    assert [data] == [each["data"] for each in read(session, 0.0)]
+
+
+def test_an_old_socket_ends_with_its_last_answer_or_at_its_moment() -> None:
+    """What had not been sent goes back; answers are taken until the end."""
+    prompt, stuck = subscribed(), subscribed()
+    ids = holding(prompt, 0xA)
+    holding(stuck, 0xA)
+    stuck.arrived(1, messages(0xC), 0.0)
+
+    told = [
+        session.drain(EndReason.AGED, close_at=20.0, reconnect_after_ms=1)
+        for session in (prompt, stuck)
+    ]
+    answered = prompt.receive(command("FIN", ids=ids), 3.0)
+
+    assert [[Ready(0)], [Ready(0), Requeue(1, [C], 0, Cause.DRAIN)]] == told
+    assert [Finish(1, [A]), EndSocket(EndReason.AGED)] == answered
+    assert ([], 20.0) == (stuck.wake(19.9), stuck.next_wake())
+    assert [EndSocket(EndReason.AGED)] == stuck.wake(20.0)
+
+
+def test_an_old_socket_in_a_drain_stays_old() -> None:
+    """It was told, and need not wait for the moment that the drain has for it."""
+    session = subscribed()
+    ids = holding(session, 0xA)
+
+    session.drain(EndReason.AGED, close_at=20.0, reconnect_after_ms=1)
+    session.drain(EndReason.DRAINED, close_at=15.0, reconnect_after_ms=2)
+    answered = session.receive(command("FIN", ids=ids), 3.0)
+
+    assert ["age"] == [each["data"]["reason"] for each in read(session, 0.0)]
+    assert [Finish(1, [A]), EndSocket(EndReason.AGED)] == answered
+
+
+def test_a_session_tells_whether_it_is_open() -> None:
+    """While a delivery has no answer, and while a publish has none."""
+    session = subscribed()
+    (held,) = holding(session, 0xA)
+    seen = [(session.holdings.held, session.is_open)]
+    session.receive(command("FIN", id=held), 1.0)
+    seen.append((session.holdings.held, session.is_open))
+    (publish,) = session.receive(command("PUB", topic="t", body="b", ref=1), 1.0)
+    seen.append((session.holdings.held, session.is_open))
+    assert isinstance(publish, Publish)
+    session.published(publish, None)
+    seen.append((session.holdings.held, session.is_open))
+
+    assert [(1, True), (0, False), (0, True), (0, False)] == seen
+
+
 def test_a_drain_before_the_first_source_says_nothing_to_nsqd() -> None:
     """There is no RDY to lower yet, and none is raised when the source comes."""
     session = Session(SessionOptions(topic="t", channel="c"), now=0.0)
 
-    told = session.drain(close_at=20.0, reconnect_after_ms=1)
+    told = session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1)
 
     assert ([], [Ready(0)]) == (told, session.source_opened(1, ANSWER))
 
@@ -334,8 +408,8 @@ def test_the_end_hands_back_what_is_unfinished() -> None:
 
     assert [
         Ready(0),
-        Requeue(1, [message_id(1), message_id(3), message_id(4)], 500),
-        Requeue(2, [message_id(5)], 500),
+        Requeue(1, [message_id(1), message_id(3), message_id(4)], 500, Cause.DISCONNECT),
+        Requeue(2, [message_id(5)], 500, Cause.DISCONNECT),
     ] == actions
 
 
@@ -356,7 +430,43 @@ def test_the_end_is_said_once() -> None:
     again = session.close(2.0)
 
     assert [Ready(0)] == again
-    assert [Requeue(1, [B], 0)] == session.arrived(1, messages(0xB), 3.0)
+    assert [Requeue(1, [B], 0, Cause.DISCONNECT)] == session.arrived(1, messages(0xB), 3.0)
+
+
+def test_what_a_drain_leaves_goes_back_because_of_it() -> None:
+    """What the client holds at its end, and what comes late, before and after; REQ is its own."""
+    session = subscribed()
+    ids = holding(session, 0xA, 0xB)
+
+    actions = [
+        session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1),
+        session.arrived(1, messages(0xC), 1.0),
+        session.receive(command("REQ", id=ids[0]), 2.0),
+        session.close(3.0),
+        session.arrived(1, messages(0xC), 4.0),
+    ]
+
+    assert [
+        [Ready(0)],
+        [Requeue(1, [C], 0, Cause.DRAIN)],
+        [Requeue(1, [A], 0, Cause.CLIENT)],
+        [Ready(0), Requeue(1, [B], 0, Cause.DRAIN)],
+        [Requeue(1, [C], 0, Cause.DRAIN)],
+    ] == actions
+
+
+def test_a_cls_in_a_drain_is_still_a_drain() -> None:
+    """The gateway was first; without it what is left goes back because the client ends."""
+    causes = []
+    for is_drained in (True, False):
+        session = subscribed()
+        holding(session, 0xA)
+        if is_drained:
+            session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1)
+        session.receive(command("CLS"), 1.0)
+        causes += [each.cause for each in session.close(2.0) if isinstance(each, Requeue)]
+
+    assert [Cause.DRAIN, Cause.DISCONNECT] == causes
 
 
 def test_nothing_is_drawn_in_after_the_end() -> None:
@@ -370,7 +480,7 @@ def test_nothing_is_drawn_in_after_the_end() -> None:
         session.source_lost(2, 2.0),
         session.receive(command("RDY", count=5) + command("FIN", id=delivery_id), 3.0),
         session.wake(1_000.0),
-        session.drain(close_at=20.0, reconnect_after_ms=1),
+        session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1),
     ]
 
     assert [[]] * 5 == actions
@@ -394,7 +504,8 @@ def test_sources_that_are_left_get_back_what_they_delivered() -> None:
 
     actions = session.sources_left(61.0)
 
-    assert [Ready(0), Requeue(2, [B, C], 0)] == actions
+    assert [Ready(0), Requeue(2, [B, C], 0, Cause.RESUBSCRIBE)] == actions
+    assert [Requeue(2, [B], 0, Cause.RESUBSCRIBE)] == session.arrived(2, messages(0xB), 61.0)
     assert [Ready(10)] == session.source_opened(3, ANSWER)
     lost = [each["data"]["lost_ids"] for each in read(session, 61.0)]
     assert [early, read_ids, []] == lost

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.protocol.wire import Limits
 from gateway.session.actions import (
+    Cause,
     EndReason,
     EndSocket,
     PutOff,
@@ -47,7 +48,7 @@ def test_a_viewer_asks_nsq_for_nothing() -> None:
         session.source_opened(2, ANSWER),
         session.source_lost(2, 1.0),
         session.wake(2.0),
-        session.drain(close_at=20.0, reconnect_after_ms=1),
+        session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1),
         session.close(3.0),
     ]
 
@@ -144,9 +145,9 @@ def test_without_max_attempts_every_message_is_shown() -> None:
 def test_a_socket_that_closes_puts_nothing_off() -> None:
     """Somebody else may take it at once."""
     session = subscribed(max_attempts=1)
-    session.drain(close_at=9.0, reconnect_after_ms=1)
+    session.drain(EndReason.DRAINED, close_at=9.0, reconnect_after_ms=1)
 
-    assert [Requeue(1, [A], 0)] == session.arrived(1, [message(0xA, attempts=9)], 0.0)
+    assert [Requeue(1, [A], 0, Cause.DRAIN)] == session.arrived(1, [message(0xA, attempts=9)], 0.0)
 
 
 # A channel that is paused, or gone
@@ -209,4 +210,4 @@ def test_what_is_unfinished_goes_back_when_the_channel_is_gone() -> None:
     session.arrived(1, messages(0xA), 0.0)
     session.channel_gone()
 
-    assert [Ready(0), Requeue(1, [A], 0)] == session.close(0.0)
+    assert [Ready(0), Requeue(1, [A], 0, Cause.DISCONNECT)] == session.close(0.0)

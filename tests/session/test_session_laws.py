@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gateway.protocol.identify import Answer
 from gateway.session.actions import (
     Action,
+    EndReason,
     EndSocket,
     Finish,
     PauseReading,
@@ -179,11 +180,11 @@ class Sessions(RuleBasedStateMachine):
             self.note(each, has_ref=True)
         self.hear("\n".join(map(json.dumps, said)))
 
-    @rule(is_drain=st.booleans())
-    def begin_to_close(self, is_drain: bool) -> None:  # noqa: FBT001 - hypothesis draws it
-        """Let the client say CLS, or the gateway drain."""
-        if is_drain:
-            self.do(self.session.drain(close_at=self.now + 20.0, reconnect_after_ms=1))
+    @rule(reason=st.sampled_from([EndReason.DONE, EndReason.DRAINED, EndReason.AGED]))
+    def begin_to_close(self, reason: EndReason) -> None:
+        """Let the client say CLS, or the gateway drain, or find the socket old."""
+        if reason is EndReason.DRAINED or reason is EndReason.AGED:
+            self.do(self.session.drain(reason, close_at=self.now + 20.0, reconnect_after_ms=1))
         else:
             close: Json = {"cmd": "CLS"}
             self.note(close, has_ref=True)

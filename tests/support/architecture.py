@@ -25,28 +25,44 @@ LEVELS = {
     "service": 5,
     "commands": 5,
     "planes": 4.5,
+    "process_account": 4.2,
+    "bounds": 4.2,
     "web": 4,
     "pipeline": 4,
-    "nsqd_access": 4,
+    "nsqd_access": 3.5,
     "client": 3,
     "broker": 3,
     "session": 2,
     "settings_limits": 2,
     "protocol": 1,
     # Level 0 has an order of its own.
+    "drain_account": 0.4,
     "lifetime": 0.4,
+    "phase": 0.4,
     "listener": 0.4,
+    "certificate": 0.35,
+    "garbage": 0.4,
     "open_files": 0.4,
     "settings_sources": 0.4,
+    "settings_kinds": 0.38,
     "settings": 0.3,
     "settings_commands": 0.3,
     "telemetry": 0.3,
     "settings_nsqd": 0.2,
+    "settings_pipeline": 0.3,
+    "settings_replay": 0.36,
+    "settings_sink": 0.35,
+    "settings_jobs": 0.35,
     "settings_publish": 0.2,
+    "settings_telemetry": 0.2,
+    "settings_public": 0.25,
     "settings_common": 0.1,
     "secret_file": 0.1,
     "bearer": 0.1,
     "addresses": 0,
+    "file_stamp": 0,
+    "words": 0,
+    "tls_versions": 0,
     "errors": 0,
     "secret": 0,
     "__init__": -1,  # the version
@@ -71,6 +87,10 @@ PURE = (
     "client/node_answers.py",
     "client/channel_stats.py",
     "client/batch.py",
+    "pipeline/depth_account.py",
+    "pipeline/goal.py",
+    "pipeline/ledger.py",
+    "pipeline/spool_records.py",
     "broker/agenda.py",
     "broker/common.py",
     "broker/consumer.py",
@@ -84,6 +104,7 @@ PURE = (
     "broker/handler.py",
     "web/node_reports.py",
     "web/quota.py",
+    "pipeline/sink_rows.py",
 )
 IMPURE_MODULES = (
     "asyncio",
@@ -100,6 +121,7 @@ IMPURE_MODULES = (
     "gateway.settings_common",
     "gateway.settings_nsqd",
     "gateway.settings_publish",
+    "gateway.settings_public",
     "gateway.telemetry",
 )
 
@@ -108,7 +130,7 @@ HOME_OF = {"fastapi": "web/", "starlette": "web/", "pyspark": "pipeline/"}
 
 # `group.create_task` of a TaskGroup is fine: the group waits for its tasks.
 STARTS_A_TASK = re.compile(r"(?<!group\.)\b(create_task|ensure_future)$")
-MAY_START_TASKS = "telemetry.py"
+MAY_START_TASKS = "telemetry/tasks.py"
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -82,9 +82,10 @@ class RunningGateway:
         """Return what the broker counts for a channel, once it is *expected* or time is up."""
         return await become(partial(self._counts, topic, channel), expected)
 
-    async def ready_becomes(self, topic: str, channel: str, expected: int) -> None:
-        """Return once the only consumer of a channel has this RDY at the broker."""
-        assert [expected] == await become(partial(self._ready, topic, channel), [expected])
+    async def ready_becomes(self, topic: str, channel: str, *expected: int) -> None:
+        """Return once the consumers of a channel have these RDY at the broker, least first."""
+        counts = list(expected)
+        assert counts == await become(partial(self._ready, topic, channel), counts)
 
     async def channels_become(self, topic: str, expected: Sequence[str]) -> list[str]:
         """Return the names of a topic's channels, once they are *expected* or time is up."""
@@ -127,7 +128,7 @@ class RunningGateway:
 
     async def _ready(self, topic: str, name: str) -> list[int]:
         channel = await self._channel(topic, name)
-        return [client["ready_count"] for client in channel["clients"]] if channel else []
+        return sorted(client["ready_count"] for client in channel["clients"]) if channel else []
 
 
 async def become(look: Callable[[], Awaitable[T]], expected: T) -> T:
@@ -169,10 +170,12 @@ async def gateway_by_lookup(
 
 
 @asynccontextmanager
-async def gateway_alone(*flags: str) -> AsyncIterator[RunningGateway]:
-    """Run a gateway with its embedded broker."""
+async def gateway_alone(
+    *flags: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway with its embedded broker; *environment* is for that program."""
     arguments = ("serve", *ON_FREE_PORTS, *WITH_EMBEDDED_BROKER, *flags)
-    async with nsq_gateway(*arguments) as program:
+    async with nsq_gateway(*arguments, environment=environment) as program:
         broker_http_address = (await program.said(_EMBEDDED))[2]
         async with _opened(program, broker_http_address) as running:
             yield running

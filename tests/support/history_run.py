@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TypeAlias
@@ -119,6 +119,13 @@ async def the_broker_is_restarted(place: World, _chance: Random) -> None:
     await place.broker.start()
 
 
+async def the_broker_is_away(place: World, _chance: Random) -> None:
+    """By SIGTERM; it comes back with everything after three seconds, where it was."""
+    await place.end_broker(signal.SIGTERM)
+    await place.history.grows(10_000, within_s=3.0)
+    await place.broker.start()
+
+
 async def the_broker_is_stopped(place: World, chance: Random) -> None:
     """By SIGSTOP, for less or more than its clients bear."""
     place.broker.freeze()
@@ -132,6 +139,15 @@ async def the_gateway_is_killed(place: World, _chance: Random) -> None:
     """By SIGKILL, and started again."""
     await place.end_gateway(signal.SIGKILL)
     await place.start_gateway()
+
+
+async def the_gateway_is_stopped(place: World, _chance: Random) -> None:
+    """By SIGSTOP, for as long as it takes to miss a heartbeat and every ping."""
+    place.freeze_gateway()
+    try:
+        await place.history.grows(10_000, within_s=1.5)
+    finally:
+        place.thaw_gateway()
 
 
 async def the_gateway_drains(place: World, _chance: Random) -> None:
@@ -152,6 +168,7 @@ FAULTS: tuple[Fault, ...] = (
     the_broker_is_killed,
     the_broker_is_restarted,
     the_broker_is_stopped,
+    the_gateway_is_stopped,
     the_gateway_is_killed,
     the_gateway_drains,
 )
@@ -161,8 +178,10 @@ _BEFORE_THE_GATEWAY = frozenset(
 """While others are on, what the gateway says to the broker may be lost."""
 
 
-async def recorded(kind: str, seed: str, *, rounds: int = 1) -> list[Record]:
-    """Return a history in which every fault was on *rounds* times, in the order of *seed*."""
+async def recorded(
+    kind: str, seed: str, *, rounds: int = 1, faults: Sequence[Fault] = FAULTS
+) -> list[Record]:
+    """Return a history in which each of *faults* was on *rounds* times, in the order of *seed*."""
     chance = Random(seed)
     history = History(time.monotonic)
     names = Names()
@@ -180,15 +199,15 @@ async def recorded(kind: str, seed: str, *, rounds: int = 1) -> list[Record]:
                     )
                 )
             for _ in range(rounds):
-                await _break_everything(place, chance)
+                await _break_everything(place, chance, faults)
             is_over.set()
         await _run_dry(place, names)
         history.add(await place.settles())
     return history.records
 
 
-async def _break_everything(place: World, chance: Random) -> None:
-    for fault in chance.sample(FAULTS, len(FAULTS)):
+async def _break_everything(place: World, chance: Random, faults: Sequence[Fault]) -> None:
+    for fault in chance.sample(faults, len(faults)):
         await _a_moment(place)
         if fault not in _BEFORE_THE_GATEWAY:
             place.history.add(WayBroken())

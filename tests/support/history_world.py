@@ -38,6 +38,7 @@ _IMPATIENT = (
     "--ping-interval-s=0.5",
     "--ping-timeout-s=1",
     "--drain-window-s=0.3",
+    "--drain-in-flight-s=0.3",
     f"--publish-timeout-ms={PUBLISH_TIMEOUT_S * 1000:.0f}",
 )
 _WAIT_S = 15.0
@@ -156,6 +157,16 @@ class World:
         self._gateway.signal(number)
         await self._gateway.ended()
         self.history.add(GatewayEnded())
+
+    def freeze_gateway(self) -> None:
+        """Stop it where it is."""
+        assert self._gateway is not None
+        self._gateway.signal(signal.SIGSTOP)
+
+    def thaw_gateway(self) -> None:
+        """Let it go on."""
+        assert self._gateway is not None
+        self._gateway.signal(signal.SIGCONT)
 
     async def end_broker(self, number: signal.Signals) -> None:
         """End it, and write down what it leaves; a connection that it had may still be open."""

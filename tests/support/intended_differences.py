@@ -172,9 +172,9 @@ ROUTES = (
         talks=("PUT /debug/pprof/symbol",),
     ),
     Difference(
-        reason="the gateway's own: a WebSocket",
+        reason="the gateway's own: a WebSocket, which is told here what it would be refused with",
         nsqd="404 NOT_FOUND",
-        gateway="426 UPGRADE_REQUIRED",
+        gateway="400 MISSING_ARG_TOPIC",
         talks=("GET /sub",),
     ),
     Difference(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import structlog
 
@@ -17,17 +18,26 @@ def logging_kept() -> Iterator[None]:
     Give the process its logging back, structlog's too.
 
     structlog's own defaults are not ours: with them lines go to standard output, and a later test
-    of the same process sees nothing in `caplog`.
+    of the same process sees nothing in `caplog`. A logger keeps the form of its first line, if it
+    is allowed to, for as long as its module lives: here it is not.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in _OF_OTHERS}
     before = structlog.get_config()
     try:
-        yield
+        with mock.patch.object(structlog, "configure", _configure_without_keeping):
+            yield
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
         for name in _OF_OTHERS:
             logging.getLogger(name).setLevel(levels[name])
         structlog.configure(**before)
+
+
+_configure: Callable[..., None] = structlog.configure
+
+
+def _configure_without_keeping(**options: object) -> None:
+    _configure(**options | {"cache_logger_on_first_use": False})

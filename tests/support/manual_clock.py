@@ -35,6 +35,13 @@ class ManualClock:
         await turn(3)
 
 
+def run_on() -> None:
+    """Let time pass by itself from here on, where a test has stopped it."""
+    clock = getattr(asyncio.get_running_loop().time, "__self__", None)
+    if isinstance(clock, ManualClock):
+        clock.run_on()
+
+
 async def turn(count: int = 1) -> None:
     """Let the event loop go round *count* times."""
     loop = asyncio.get_running_loop()

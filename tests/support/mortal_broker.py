@@ -15,6 +15,8 @@ from tests.support.programs import nsq_gateway
 _EMBEDDED_LISTENS = r"broker \(in memory\): TCP (\S+), HTTP (\S+)"
 _BELOW_EPHEMERAL_PORTS = range(20_000, 30_000)
 """No outgoing connection takes a port of these while the broker is away (Linux, by default)."""
+_CHANCE = random.SystemRandom()
+"""Not `random` itself: pytest-randomly seeds it alike in all workers, who then take one port."""
 
 
 class MortalBroker:
@@ -86,7 +88,7 @@ async def mortal_broker(kind: str) -> AsyncIterator[MortalBroker]:
 def free_port() -> int:
     """Return a port of 127.0.0.1 that nothing listens on."""
     while True:
-        port = random.choice(_BELOW_EPHEMERAL_PORTS)
+        port = _CHANCE.choice(_BELOW_EPHEMERAL_PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

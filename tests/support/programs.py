@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -25,7 +25,16 @@ _SETTINGS = "NSQ_GATEWAY_"
 _BUG = r"Traceback|task failed|\"level\": \"(error|critical)\"|never awaited|Warning:"
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["gateway.cli", "tests.support.programs"])
+_context.set_forkserver_preload(
+    [
+        "gateway.cli",
+        # The command line imports these when they are asked for.
+        "gateway.commands.pub",
+        "gateway.commands.sub",
+        "gateway.workers.supervisor",
+        "tests.support.programs",
+    ]
+)
 
 
 class Program:
@@ -69,10 +78,12 @@ class Program:
 
 
 @asynccontextmanager
-async def nsq_gateway(*arguments: str) -> AsyncIterator[Program]:
-    """Run ``nsq-gateway`` with *arguments*, and end it afterwards."""
+async def nsq_gateway(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Program]:
+    """Run ``nsq-gateway`` with *arguments*, and *environment* on top; end it afterwards."""
     said, says = _context.Pipe(duplex=False)
-    process = _context.Process(target=_run, args=(says, arguments))
+    process = _context.Process(target=_run, args=(says, arguments, environment or {}))
     process.start()
     says.close()
     reader = asyncio.StreamReader()
@@ -88,7 +99,7 @@ async def nsq_gateway(*arguments: str) -> AsyncIterator[Program]:
         transport.close()
 
 
-def _run(says: Connection, arguments: tuple[str, ...]) -> None:
+def _run(says: Connection, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
     """Be ``nsq-gateway``, with standard output and error going to *says*."""
     from gateway.cli import main  # noqa: PLC0415 - in the new process only
 
@@ -98,5 +109,6 @@ def _run(says: Connection, arguments: tuple[str, ...]) -> None:
     # A setting in the environment of whoever runs the tests is not meant for the program.
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]
+    os.environ.update(environment)
     sys.argv = ["nsq-gateway", *arguments]
     main()

@@ -13,9 +13,10 @@ import httpx
 from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
 from gateway.web.app import WebParts, create_app
-from gateway.web.http_port import HttpPort
+from gateway.web.http_port import HttpBounds, HttpPort
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.origins import OriginPolicy
+from gateway.web.proxies import TrustedProxies
 from gateway.web.publish import Publishes, PublishPlane
 from gateway.web.websocket_port import WebSocketPort
 
@@ -38,16 +39,18 @@ async def public_http(
     limits: Limits | None = None,
     *,
     origins: OriginPolicy | None = None,
-    times_s: dict[str, float] | None = None,
+    bounds: dict[str, Any] | None = None,
+    proxies: TrustedProxies | None = None,
     websockets: WebSocketPort | None = None,
     **plane: Any,  # noqa: ANN401
 ) -> AsyncIterator[PublicHttp]:
-    """Answer with *publisher*; *times_s* are `HttpPort`'s, *plane* the rest of `PublishPlane`'s."""
+    """Answer with *publisher*; *bounds* are `HttpBounds`, *plane* the rest of `PublishPlane`'s."""
     origins = origins or OriginPolicy()
     port = HttpPort(
         PublishPlane(publisher, limits or Limits(), origins=origins, **plane),
         websockets=websockets,
-        **(times_s or {}),
+        proxies=proxies,
+        bounds=HttpBounds(**(bounds or {})),
     )
     listener = HttpListener("the public port", "127.0.0.1:0", grace_s=0.2)
     await listener.start(create_app(WebParts(origins=origins)), http=partial(HttpProtocol, port))

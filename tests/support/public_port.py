@@ -54,7 +54,8 @@ async def public_port(
     )
     port = HttpPort(plane, websockets=websockets)
     listener = HttpListener("the public port", "127.0.0.1:0")
-    await listener.start(create_app(WebParts()), http=partial(HttpProtocol, port))
+    app = create_app(WebParts(refuse_upgrade=subscribe.refuse))
+    await listener.start(app, http=partial(HttpProtocol, port))
     try:
         yield f"http://{listener.address}"
     finally:

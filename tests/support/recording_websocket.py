@@ -12,6 +12,7 @@ class RecordingWebSocket:
     def __init__(self) -> None:
         self.is_writable = True
         self.unsent_bytes = 0
+        self.sent_bytes = 0
         self.is_reading = True
         self.texts: list[bytes] = []
         """Messages, in order."""
@@ -25,12 +26,14 @@ class RecordingWebSocket:
         """Keep it."""
         if self.closed is None:
             self.texts.append(text)
+            self.sent_bytes += len(text)
             self.is_writable = self.is_writable and not self.fills_up
 
     def send_frame(self, frame: bytes) -> None:
         """Keep it."""
         if self.closed is None:
             self.frames.append(frame)
+            self.sent_bytes += len(frame)
 
     def pause_reading(self) -> None:
         """Keep it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -22,6 +22,7 @@ from tests.support.nsqd import running
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
 _ANSWER_TIMEOUT_S = 60.0
+_HEAL_TIMEOUT_S = 15.0
 _START_TIMEOUT_S = 20.0
 
 Stream: TypeAlias = Literal["upstream", "downstream"]
@@ -30,11 +31,12 @@ Stream: TypeAlias = Literal["upstream", "downstream"]
 class FaultyNetwork:
     """One way to an address; make one with `Toxiproxy.in_front_of`."""
 
-    def __init__(self, http: httpx.AsyncClient, name: str, listen: str) -> None:
-        self.address = listen
+    def __init__(self, http: httpx.AsyncClient, proxy: Mapping[str, str]) -> None:
+        self.address = proxy["listen"]
         """Where clients connect to."""
         self._http = http
-        self._path = f"/proxies/{name}"
+        self._proxy = proxy
+        self._path = f"/proxies/{proxy['name']}"
         self._toxics: set[str] = set()
 
     async def delay(self, latency_ms: int, *, stream: Stream = "downstream") -> None:
@@ -65,9 +67,19 @@ class FaultyNetwork:
         await self._add("reset_peer", "upstream", toxicity=0.0, timeout=0)
 
     async def heal(self) -> None:
-        """Take all toxics away; connections that had fallen silent are closed."""
-        for name in self._toxics:
-            await self._ask("DELETE", f"/toxics/{name}")
+        """
+        Take all toxics away; connections that had fallen silent are closed.
+
+        Toxiproxy 2.11 may wait for ever in this: it holds the lock that a closing connection needs,
+        and waits for that connection. Such a proxy is made anew, which closes its connections.
+        """
+        try:
+            async with asyncio.timeout(_HEAL_TIMEOUT_S):
+                for name in self._toxics:
+                    await self._ask("DELETE", f"/toxics/{name}")
+        except TimeoutError:
+            await self._ask("DELETE", "")
+            (await self._http.post("/proxies", json=self._proxy)).raise_for_status()
         self._toxics.clear()
 
     async def go_down(self) -> None:
@@ -104,7 +116,7 @@ class Toxiproxy:
         name = f"way-{self._count}"
         proxy = {"name": name, "listen": "127.0.0.1:0", "upstream": address}
         made = (await self._http.post("/proxies", json=proxy)).raise_for_status().json()
-        return FaultyNetwork(self._http, name, made["listen"])
+        return FaultyNetwork(self._http, proxy | {"listen": made["listen"]})
 
 
 def toxiproxy_binary() -> Path | None:

@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import asyncapi_parser, chromium, nsqd, socket_clients, toxiproxy
+from tests.support import (
+    asyncapi_parser,
+    browsers,
+    chart_tools,
+    java,
+    javascript_tools,
+    nsqd,
+    prometheus,
+    socket_clients,
+    toxiproxy,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,23 @@ WITNESSES = (
     Witness(name="toxiproxy", find=toxiproxy.toxiproxy_binary, remedy=_BUILD_IT),
     Witness(name="gorilla", find=socket_clients.go_client, remedy=_BUILD_IT),
     Witness(name="node", find=socket_clients.node_clients, remedy=_INSTALL_IT),
-    Witness(name="chromium", find=chromium.chromium_binary, remedy="Debian: chromium"),
+    Witness(name="chromium", find=browsers.chromium_binary, remedy="Debian: chromium"),
+    Witness(name="firefox", find=browsers.firefox_binary, remedy="Debian: firefox-esr"),
+    Witness(name="javascript", find=javascript_tools.javascript_tools, remedy=_INSTALL_IT),
+    Witness(
+        name="promtool",
+        find=prometheus.promtool_binary,
+        remedy="`make witnesses` gets it from Debian's package prometheus",
+    ),
+    Witness(name="helm", find=chart_tools.helm, remedy=_BUILD_IT),
+    Witness(name="kube_score", find=chart_tools.kube_score, remedy=_BUILD_IT),
+    Witness(name="pod_security", find=chart_tools.pod_security, remedy=_BUILD_IT),
+    Witness(
+        name="checkov", find=chart_tools.checkov, remedy="`make witnesses` installs it from PyPI"
+    ),
+    Witness(
+        name="java", find=java.java_binary, remedy="Debian: openjdk-17-jre-headless, for Spark"
+    ),
     Witness(name="asyncapi", find=asyncapi_parser.asyncapi_parser, remedy=_INSTALL_IT),
 )
 

@@ -8,10 +8,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.errors import NoBroker
+from gateway.errors import Forbidden, Full, NoBroker
 from gateway.web import app as app_module
+from gateway.web.access import request_id_of
+from gateway.web.answers import Answer
 from gateway.web.app import WebParts, _PublicApp, create_app
+from gateway.web.faults import problem
 from gateway.web.origins import OriginPolicy
+from gateway.web.websocket_port import Upgrade
 from tests.support.asgi import Exchange, http_client
 from tests.support.public_http import public_http
 from tests.support.recording_publisher import RecordingPublisher
@@ -124,6 +128,49 @@ async def test_sub_without_an_upgrade_tells_how_to_connect(parts: WebParts) -> N
 
     assert "websocket" == answer.headers["upgrade"]
     assert "ws://HOST/sub?topic=TOPIC&channel=CHANNEL" in answer.json()["detail"]
+
+
+async def test_sub_without_an_upgrade_tells_why_one_would_be_refused() -> None:
+    """A browser keeps the answer to an upgrade from its page; who is on the list may read this."""
+    asked: list[Upgrade] = []
+
+    def refuse(upgrade: Upgrade) -> Answer:
+        asked.append(upgrade)
+        return problem(Full("no room"), request_id_of(upgrade.headers))
+
+    app = create_app(WebParts(origins=FRIEND, refuse_upgrade=refuse))
+    headers = {"Origin": "http://friend", "X-Request-Id": "r-1"}
+
+    answer = await http_client(app).get("/sub?topic=t", headers=headers)
+
+    assert [b"topic=t"] == [upgrade.query for upgrade in asked]
+    assert (503, "5", "no room", "r-1") == (
+        answer.status_code,
+        answer.headers["retry-after"],
+        answer.json()["detail"],
+        answer.json()["request_id"],
+    )
+    assert ("http://friend", "X-Request-Id, Retry-After, X-Nsq-Content-Type") == (
+        answer.headers["access-control-allow-origin"],
+        answer.headers["access-control-expose-headers"],
+    )
+
+
+async def test_a_page_that_may_not_subscribe_may_read_that() -> None:
+    """Otherwise its script would take it for a gateway that is away, and try for ever."""
+
+    def refuse(upgrade: Upgrade) -> Answer:
+        return problem(Forbidden("not this page"), request_id_of(upgrade.headers))
+
+    app = create_app(WebParts(refuse_upgrade=refuse))
+
+    answer = await http_client(app).get("/sub?topic=t", headers={"Origin": "http://evil"})
+
+    assert (403, "not this page", "*") == (
+        answer.status_code,
+        answer.json()["detail"],
+        answer.headers["access-control-allow-origin"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ async def test_the_page_is_made_once(client: httpx.AsyncClient) -> None:
 _PRINT_THE_CONTRACTS = """
 import sys
 from gateway.web.docs import docs_router
+from gateway.web.static_files import static_files_router
+static_files_router()
 routes = {route.path: route for route in docs_router().routes}
 assert sys.modules["gateway"].__file__.startswith(sys.path[0])
 for path in ("/openapi.yaml", "/asyncapi.yaml"):
@@ -100,8 +102,8 @@ for path in ("/openapi.yaml", "/asyncapi.yaml"):
 """
 
 
-def test_a_built_package_has_both_contracts(tmp_path: Path) -> None:
-    """A wheel holds a copy of each file, and serves it from where it is unpacked."""
+def test_a_built_package_has_every_file(tmp_path: Path) -> None:
+    """A wheel holds what is in static/, and serves it from where it is unpacked."""
     tree, wheels, installed = tmp_path / "tree", tmp_path / "wheels", tmp_path / "installed"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "gateway", tree / "gateway", symlinks=True, ignore=skip)
@@ -109,8 +111,11 @@ def test_a_built_package_has_both_contracts(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tree)
     build = f"import setuptools.build_meta as b; b.build_wheel({str(wheels)!r})"
     subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
+    static = tree / "gateway" / "web" / "static"
+    files = {str(file.relative_to(tree)) for file in static.rglob("*") if file.is_file()}
     [wheel] = wheels.glob("*.whl")
     with ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
         archive.extractall(installed)
 
     program = f"import sys; sys.path.insert(0, {str(installed)!r})\n{_PRINT_THE_CONTRACTS}"
@@ -118,4 +123,6 @@ def test_a_built_package_has_both_contracts(tmp_path: Path) -> None:
         [sys.executable, "-I", "-c", program], cwd=tmp_path, check=True, capture_output=True
     )
 
+    assert "gateway/web/static/console/index.html" in files
+    assert set() == files - packed
     assert CONTRACT + SOCKET_CONTRACT == run.stdout.decode()

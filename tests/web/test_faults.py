@@ -42,6 +42,7 @@ def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
     assert [
         (b"content-type", b"application/problem+json"),
         (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
         (b"x-nsq-content-type", b"nsq; version=1.0"),
         (b"x-request-id", b"r-1"),
     ] == headers
@@ -54,7 +55,7 @@ def test_a_problem_is_rfc_9457_with_the_message_of_nsqd() -> None:
         (InvalidRequest("INVALID_ARG_ACK", ""), 400, "INVALID_ARG_ACK", CloseCode.BAD_REQUEST),
         (Forbidden(), 403, "FORBIDDEN", CloseCode.FORBIDDEN),
         (AuthRequired("nsqd at a:1"), 401, "AUTH_REQUIRED", CloseCode.NO_AUTH),
-        (Full(), 503, "FULL", CloseCode.FULL),
+        (Full("all taken"), 503, "FULL", CloseCode.FULL),
         (
             Overloaded(waiting_bytes=2, size_bytes=1, limit_bytes=2),
             503,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.web.health import ManagementApp, OwnAccount, Phase
+from gateway.phase import Phase
+from gateway.web.health import ManagementApp, OwnAccount
 from tests.support.asgi import Exchange, http_client
 
 

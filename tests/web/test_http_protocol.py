@@ -40,7 +40,7 @@ def publisher() -> RecordingPublisher:
 async def served(publisher: RecordingPublisher) -> AsyncIterator[PublicHttp]:
     """The public port in front of it."""
     times_s = {"request_timeout_s": 10.0, "keep_alive_s": 60.0}
-    async with public_http(publisher, SMALL, times_s=times_s) as served:
+    async with public_http(publisher, SMALL, bounds=times_s) as served:
         yield served
 
 
@@ -233,7 +233,7 @@ async def test_a_publish_may_take_longer_than_a_request() -> None:
     clock = ManualClock()
     times_s = {"request_timeout_s": 2.0, "keep_alive_s": 3.0}
     async with (
-        public_http(publisher, SMALL, times_s=times_s) as served,
+        public_http(publisher, SMALL, bounds=times_s) as served,
         raw_socket(served.address) as raw,
     ):
         await raw.send(POST)

@@ -17,10 +17,11 @@ from gateway.protocol.authorization import Authorization
 from gateway.protocol.commands import Auth, Identify, Ready, StartClose, Subscribe
 from gateway.protocol.identify import Answer, Offer
 from gateway.secret import Secret
-from gateway.session.actions import PauseReading, ResumeReading
+from gateway.session.actions import Cause, PauseReading, Requeue, ResumeReading
 from gateway.session.actions import Ready as Window
 from gateway.web.membership import Common, OwnMembership
 from gateway.web.recheck import Rechecks
+from gateway.web.socket_account import REQUEUED
 from tests.support.guarded_broker import GuardedBroker
 from tests.support.scripted_broker import refuse
 from tests.support.subscription import SubscriptionListener
@@ -142,6 +143,21 @@ async def test_reading_stays_paused_over_a_new_subscription(common: Common) -> N
         membership.carry_out(ResumeReading())
 
         assert (False, True) == (paused, subscription._is_reading)
+
+
+@pytest.mark.parametrize("cause", Cause)
+async def test_what_goes_back_is_counted_by_its_cause(common: Common, cause: Cause) -> None:
+    """Where there is a subscription that it goes back on."""
+    before = dict(REQUEUED.counts)
+    back = Requeue(1, [b"0123456789abcdef"], 0, cause)
+    async with member(common) as membership:
+        membership.carry_out(back)
+        in_vain = dict(REQUEUED.counts)
+        await membership.join(ALICE)
+        membership.carry_out(back)
+
+    key = (cause.value,)
+    assert (before, before | {key: before[key] + 1}) == (in_vain, dict(REQUEUED.counts))
 
 
 async def test_a_refusal_is_remembered_for_all_sockets(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.errors import Forbidden
-from gateway.web.origins import OriginPolicy, page_of
+from gateway.web.origins import OriginPolicy, own_page_of, page_of
 
 ALLOWED = ["https://App.example.org", "http://127.0.0.1:5173", "https://tls.example.org:443"]
 FRIEND = b"https://app.example.org"
@@ -255,3 +255,30 @@ def test_the_page_of_a_request_is_its_origins_and_its_host() -> None:
     headers = [(b"origin", b"a"), (b"host", b"b"), (b"accept", b"c"), (b"origin", b"d")]
 
     assert ([b"a", b"d"], b"b") == page_of(headers)
+
+
+@pytest.mark.parametrize(
+    "referer,host,origin",
+    [
+        (b"http://gateway:8080/page.html", b"gateway:8080", b"http://gateway:8080"),
+        (b"https://Gateway.example/a/b?c=//d", b"gateway.example", b"https://Gateway.example"),
+        (b"http://gateway/", b"gateway:80", b"http://gateway"),
+        (b"http://127.0.0.1:8080", b"127.0.0.1:8080", b"http://127.0.0.1:8080"),
+        (b"http://elsewhere/gateway:8080", b"gateway:8080", None),
+        (b"http://gateway:8081/", b"gateway:8080", None),
+        (b"gateway:8080", b"gateway:8080", None),
+        (b"about:blank", b"gateway:8080", None),
+        (b"", b"gateway:8080", None),
+        (b"://", b"", None),
+    ],
+)
+def test_our_own_page_is_known_by_its_referer(
+    referer: bytes, host: bytes, origin: bytes | None
+) -> None:
+    """A page of another host is not: who follows a link is not meant."""
+    assert origin == own_page_of([(b"host", host), (b"referer", referer)])
+
+
+def test_without_a_referer_no_page_is_known() -> None:
+    """A program sends none, and a page may keep it back."""
+    assert own_page_of([(b"host", b"gateway")]) is None

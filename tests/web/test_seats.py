@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import Full
+from gateway.secret import Secret
 from gateway.web.seats import Seats
 
 
 def test_one_too_many_is_refused() -> None:
-    """The text says how many there are, and how many may be."""
+    """The text says how many may be."""
     seats = Seats(2)
     seats.take("192.0.2.1")
     seats.take("192.0.2.2")
 
-    with pytest.raises(Full, match="2 sockets are open, the limit is 2"):
+    with pytest.raises(Full, match="all 2 sockets of this gateway are taken"):
         seats.take("192.0.2.3")
     assert 2 == len(seats)
 
@@ -30,14 +31,25 @@ def test_who_goes_makes_room() -> None:
     assert 1 == len(seats)
 
 
+def test_to_ask_for_room_takes_none() -> None:
+    """The answer is that of who would sit down."""
+    seats = Seats(1)
+    seats.check("192.0.2.1")
+    seats.take("192.0.2.1")
+
+    with pytest.raises(Full, match="all 1 sockets of this gateway are taken"):
+        seats.check("192.0.2.2")
+    assert 1 == len(seats)
+
+
 def test_one_too_many_from_an_address_is_refused() -> None:
-    """The text names the address, its count and the limit; another address has its own."""
+    """The text names the address and the limit; another address has its own."""
     seats = Seats(10, limit_per_address=2)
     seats.take("192.0.2.1")
     seats.take("192.0.2.1")
     seats.take("192.0.2.2")
 
-    with pytest.raises(Full, match=r"2 sockets are open from 192\.0\.2\.1, the limit .* is 2"):
+    with pytest.raises(Full, match=r"192\.0\.2\.1 has its 2 sockets open"):
         seats.take("192.0.2.1")
     assert 3 == len(seats)
 
@@ -59,3 +71,49 @@ def test_without_a_limit_an_address_may_have_all() -> None:
         seats.take("192.0.2.1")
 
     assert 100 == len(seats)
+
+
+ALICE, BOB = Secret(b"alice"), Secret(b"bob")
+
+
+def test_one_too_many_with_a_secret_is_refused() -> None:
+    """From whatever address; the text does not show the secret, and another one has its own."""
+    seats = Seats(10, limit_per_secret=2)
+    seats.take("192.0.2.1", ALICE)
+    seats.take("192.0.2.2", ALICE)
+    seats.take("192.0.2.1", BOB)
+    seats.take("192.0.2.1")
+
+    with pytest.raises(Full, match="this secret has its 2 sockets open") as refused:
+        seats.take("192.0.2.3", ALICE)
+    assert (4, "secret_full", False) == (
+        len(seats),
+        refused.value.reason,
+        "alice" in str(refused.value),
+    )
+
+
+def test_secrets_that_look_alike_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a log shows of one is not enough to share its sockets."""
+    monkeypatch.setattr(Secret, "fingerprint", "01234567")
+    seats = Seats(10, limit_per_secret=1)
+
+    seats.take("192.0.2.1", ALICE)
+    seats.take("192.0.2.1", BOB)
+
+    assert 2 == len(seats)
+
+
+def test_a_secret_that_comes_late_is_counted_as_well() -> None:
+    """A browser says it in a frame, when its socket has been counted already."""
+    seats = Seats(10, limit_per_secret=1)
+    seats.take("192.0.2.1")
+    seats.take_secret(ALICE)
+    seats.take("192.0.2.1")
+
+    with pytest.raises(Full):
+        seats.take_secret(ALICE)
+    seats.give_back("192.0.2.1", ALICE)
+    seats.take_secret(ALICE)
+
+    assert 1 == len(seats)

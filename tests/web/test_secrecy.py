@@ -12,7 +12,6 @@ from typing import Literal
 import httpx
 import pytest
 import pytest_asyncio
-import structlog
 from prometheus_client.exposition import generate_latest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -72,8 +71,6 @@ def logged(
     log_format: Literal["json", "console"] = request.param
     with logging_kept():
         configure_logging(log_format, "debug")
-        # A logger that keeps this form would have it in other tests too.
-        structlog.configure(cache_logger_on_first_use=False)
         logging.getLogger("uvicorn").setLevel(logging.DEBUG)
         # The test's own clients, which are no part of the gateway.
         logging.getLogger("websockets").setLevel(logging.WARNING)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.client.lookup import Discovery
+from gateway.errors import GatewayError
 from gateway.protocol.commands import Auth, Finish, Ready, Subscribe
 from gateway.protocol.frames import Message
+from gateway.protocol.wire import Limits
 from gateway.secret import Secret
 from gateway.session.auth import AUTH_TIMEOUT_S
 from gateway.web.credentials import AccessPolicy
+from gateway.web.publish import PublishPlane
+from gateway.web.refusal_account import RATE_LIMITED
+from gateway.web.socket_publishing import SocketPublishing
+from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
+from gateway.web.websocket_port import Upgrade
 from tests.support.guarded_broker import GuardedBroker
 from tests.support.manual_clock import ManualClock, until
 from tests.support.public_port import public_port
+from tests.support.recording_publisher import RecordingPublisher
 from tests.support.scripted_broker import refuse, silence
 from tests.support.subscriber_client import Json, SubscriberClient, open_socket, refusal, sub_url
 
@@ -439,3 +452,102 @@ async def test_a_revoked_secret_ends_all_its_viewers(broker: GuardedBroker) -> N
 
     assert (["E_AUTH_FAILED"] * 2, [4003] * 2) == (codes, closed)
     assert "nothing came" == answer["ref"]
+
+
+# Without an upgrade
+
+
+def asked(query: bytes = b"topic=t", *headers: tuple[bytes, bytes]) -> Upgrade:
+    """Return what a page asks for."""
+    more = [(b"x-request-id", b"r"), (b"host", b"gateway"), *headers]
+    return Upgrade(path="/sub", query=query, headers=more, subprotocols=(), peer="192.0.2.1")
+
+
+def endpoint(**options: Any) -> SubscribeEndpoint:  # noqa: ANN401 - a test names any option
+    """Return an endpoint that knows no NSQ, for what may be asked of it needs none."""
+    publisher = RecordingPublisher()
+    callers = PublishPlane(publisher, Limits()).callers
+    return SubscribeEndpoint(
+        SubscribeOptions(
+            discovery=Discovery([]), publishing=SocketPublishing(publisher, callers), **options
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "upgrade,status,token",
+    [
+        (asked(b"topic=t&chanel=c"), 400, "INVALID_ARG"),
+        (asked(b""), 400, "MISSING_ARG_TOPIC"),
+        (asked(b"topic=t", (b"origin", b"http://evil")), 403, "FORBIDDEN"),
+        (asked(b"topic=t", (b"authorization", b"Bearer a b")), 400, "INVALID_AUTHORIZATION"),
+        (replace(asked(), subprotocols=("nsq.v2",)), 400, "INVALID_SUBPROTOCOL"),
+    ],
+    ids=["a slip", "no topic", "foreign page", "bad secret", "another subprotocol"],
+)
+async def test_what_is_refused_can_be_asked_for(upgrade: Upgrade, status: int, token: str) -> None:
+    """The answer is the one that the upgrade gets, to the letter."""
+    subscribe = endpoint()
+
+    told = subscribe.refuse(upgrade)
+
+    with pytest.raises(GatewayError) as caught:
+        await subscribe.admit(upgrade)
+    assert subscribe.refusal(caught.value, "r") == told
+    assert told is not None
+    assert (status, token) == (told[0], json.loads(told[2])["message"])
+
+
+def test_where_all_is_well_there_is_nothing_to_tell() -> None:
+    """For our own page, a program, and however often it is asked: no seat is taken."""
+    subscribe = endpoint(max_sockets=1)
+    own = asked(b"topic=t", (b"origin", b"http://gateway"))
+
+    assert [None] * 4 == [subscribe.refuse(upgrade) for upgrade in (own, asked(), own, asked())]
+
+
+async def test_a_secret_that_has_its_sockets_is_told_so_however_it_comes(
+    broker: GuardedBroker,
+) -> None:
+    """By a plain GET as by the upgrade; in a frame it is one caller too many as well."""
+    before = RATE_LIMITED.counts["socket",]
+    async with (
+        public_port([broker.address], max_sockets_per_secret=1) as port,
+        open_socket(sub_url(port, "t", "c"), headers=bearer(ALICE)),
+        httpx.AsyncClient(base_url=port, trust_env=False) as client,
+    ):
+        asked_for = await client.get("/sub?topic=t", headers=bearer(ALICE))
+        after_asking = RATE_LIMITED.counts["socket",]
+        status, problem = await refusal(sub_url(port, "t", "c"), headers=bearer(ALICE))
+        async with open_socket(sub_url(port, "t", "c")) as late:
+            await late.send(auth(ALICE))
+            error = await late.receive()
+            closed, _ = await late.closed()
+
+    assert (503, "FULL") == (asked_for.status_code, asked_for.json()["message"])
+    assert (503, problem["detail"]) == (status, asked_for.json()["detail"])
+    assert ("FULL", 1013) == (error["code"], closed)
+    assert (0, 2) == (after_asking - before, RATE_LIMITED.counts["socket",] - before)
+
+
+async def test_no_room_and_a_drain_can_be_asked_for(broker: GuardedBroker, port: str) -> None:
+    """Both with the time after which to come back."""
+    del port
+    async with (
+        public_port([broker.address], max_sockets=1) as full,
+        httpx.AsyncClient(base_url=full, trust_env=False) as client,
+        open_socket(sub_url(full, "t", "c"), headers=bearer(ALICE)),
+    ):
+        answer = await client.get("/sub?topic=t")
+    drained = endpoint()
+    await drained.drain(0)
+    told = drained.refuse(asked())
+
+    assert (503, "FULL", "5") == (
+        answer.status_code,
+        answer.json()["message"],
+        answer.headers["retry-after"],
+    )
+    assert told is not None
+    assert (503, "EXITING") == (told[0], json.loads(told[2])["message"])
+    assert (b"retry-after", b"1") in told[1]

@@ -2,162 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
-from gateway.client.lookup import Discovery
-from gateway.client.refusals import Refusals
-from gateway.client.subscription import SubscriptionOptions
-from gateway.errors import BrokerRefused, BrokerUnreachable, GatewayError, NoBroker
-from gateway.protocol.authorization import Authorization
+from gateway.errors import BrokerRefused, BrokerUnreachable, NoBroker
 from gateway.protocol.frames import Message
 from gateway.protocol.identify import Answer
 from gateway.secret import Secret
-from gateway.session.actions import Finish, Ready, Requeue
-from gateway.session.options import SessionOptions
+from gateway.session.actions import Cause, EndReason, Finish, Ready, Requeue
 from gateway.session.outbox import MAX_FRAME_BYTES
 from gateway.session.session import Session
-from gateway.web.caller_quota import CallerQuota
-from gateway.web.credentials import AccessPolicy
-from gateway.web.fanout import Fanouts
+from gateway.telemetry import REGISTRY
 from gateway.web.faults import CloseCode
-from gateway.web.membership import Common, Membership, NsqAction
-from gateway.web.recheck import Rechecks
-from gateway.web.socket_parts import KeptSocket, SocketOptions, Surroundings
-from gateway.web.socket_publishing import SocketPublishing
-from gateway.web.subscriber_socket import SubscriberSocket
-from gateway.web.waiting_room import WaitingRoom
 from tests.support.manual_clock import turn, until
 from tests.support.recording_publisher import RecordingPublisher, WaitingPublisher
 from tests.support.recording_websocket import RecordingWebSocket
-
-IDS = [b"%016x" % number for number in range(10)]
-
-
-class Nsq:
-    """What a socket is in NSQ; keeps what is wanted, and joins with one source, or fails."""
-
-    channel = "c"
-    msg_timeout_ms = 60_000
-    secret: Secret | None = None
-
-    def __init__(self, socket: SubscriberSocket) -> None:
-        self._socket = socket
-        self.wanted: list[NsqAction] = []
-        self.failure: GatewayError | None = None
-        self.sources: Sequence[int] = ()
-        self.has_left = False
-        self.may_leave = asyncio.Event()
-        self.may_leave.set()
-        self.leaving = 0
-        """How often it was left."""
-        self.cut_short = 0
-
-    async def join(self, secret: Secret | None) -> None:
-        """Be there, or not."""
-        self.secret = secret
-        if self.failure is not None:
-            raise self.failure
-        self._socket.source_opened(1, Answer())
-
-    def source_opened(self, source: int, answer: Answer) -> Authorization | None:
-        """Count it; it wanted no AUTH."""
-        del answer
-        self.sources = [source]
-        return None
-
-    def source_lost(self, source: int) -> None:
-        """Count it no more."""
-        del source
-        self.sources = ()
-
-    def auth_addresses(self) -> Sequence[str]:
-        """Return none."""
-        return ()
-
-    def carry_out(self, action: NsqAction) -> None:
-        """Keep it."""
-        self.wanted.append(action)
-
-    async def leave(self) -> None:
-        """Keep it, and take a while."""
-        self.leaving += 1
-        try:
-            await turn()
-            await self.may_leave.wait()
-        except asyncio.CancelledError:
-            self.cut_short += 1
-            raise
-        self.has_left = True
-
-    def all(self, kind: type[NsqAction]) -> list[NsqAction]:
-        """Return what was wanted of one kind."""
-        return [action for action in self.wanted if isinstance(action, kind)]
-
-
-class Socket(SubscriberSocket):
-    """A subscriber of `Nsq`."""
-
-    nsq: Nsq
-
-    def _new_membership(self, options: SocketOptions) -> Membership:
-        del options
-        self.nsq = Nsq(self)
-        return self.nsq
-
-
-class House:
-    """What sockets share, and who has come and gone."""
-
-    def __init__(self) -> None:
-        self.publisher: RecordingPublisher = WaitingPublisher()
-        self.here: list[KeptSocket] = []
-        self.left: list[KeptSocket] = []
-
-    def opened(self, socket: KeptSocket) -> None:
-        """Keep it."""
-        self.here.append(socket)
-
-    def gone(self, socket: KeptSocket) -> None:
-        """Keep it."""
-        self.left.append(socket)
-
-    def new_socket(self, **options: object) -> Socket:
-        """Return a socket for "c" of "t"; *options* are those of the session."""
-        callers = CallerQuota(None, access=AccessPolicy(), asks_for_auth=lambda: False)
-        common = Common(
-            discovery=Discovery([]),
-            refusals=Refusals(),
-            rechecks=Rechecks(60.0, random=lambda: 1.0),
-        )
-        surroundings = Surroundings(
-            keeper=self,
-            common=common,
-            fanouts=Fanouts(common, lambda *_: self._subscription(), max_in_flight=10),
-            waiting_room=WaitingRoom(1),
-            publishing=SocketPublishing(self.publisher, callers),
-        )
-        return Socket(
-            SocketOptions(
-                session=SessionOptions(topic="t", channel="c", **options),  # type: ignore[arg-type]
-                subscription=self._subscription(),
-                peer="192.0.2.1",
-                request_id="1",
-            ),
-            surroundings,
-        )
-
-    @staticmethod
-    def _subscription() -> SubscriptionOptions:
-        return SubscriptionOptions(topic="t", channel="c")
-
-
-def message(number: int, size_bytes: int = 5) -> Message:
-    """Return a message."""
-    return Message(number, 1, IDS[number], b"x" * size_bytes)
+from tests.support.subscriber_house import IDS, House, Socket, message, subscribed
 
 
 def cut(frames: bytes) -> list[bytes]:
@@ -168,16 +30,6 @@ def cut(frames: bytes) -> list[bytes]:
         texts.append(frames[4:end])
         frames = frames[end:]
     return texts
-
-
-async def subscribed(house: House, **options: object) -> tuple[Socket, RecordingWebSocket]:
-    """Return a socket that is open and subscribed, and has told its client so."""
-    socket = house.new_socket(**options)
-    await socket.open(None)
-    web = RecordingWebSocket()
-    socket.opened(web)
-    assert ["SUB"] == [line["cmd"] for line in web.take()]
-    return socket, web
 
 
 # To the client
@@ -313,6 +165,97 @@ async def test_what_is_unfinished_is_handed_back_before_anything_is_awaited(
     assert [socket] == house.here == house.left
 
 
+def drain(socket: Socket) -> None:
+    """The gateway wants it to go."""
+    socket.drain(EndReason.DRAINED, close_at=float("inf"), reconnect_after_ms=1)
+
+
+def hang_up_in_a_drain(socket: Socket) -> None:
+    """The client has not taken its CLOSE_WAIT."""
+    drain(socket)
+    hang_up(socket)
+
+
+def break_down(socket: Socket) -> None:
+    """What the session wants fails, its end as well."""
+    socket.nsq.is_broken = True
+    drain(socket)
+
+
+def sums() -> list[float | None]:
+    """Return what all sockets have: messages, and what waits for their clients."""
+    names = ("messages_in_flight", "socket_unsent_bytes", "socket_unsent_max_bytes")
+    return [REGISTRY.get_sample_value(f"nsq_gateway_{name}") for name in names]
+
+
+@pytest.mark.parametrize(
+    "end", [*ENDS, hang_up_in_a_drain, break_down], ids=lambda end: end.__name__
+)
+async def test_what_has_ended_is_in_no_sum(end: Callable[[Socket], None]) -> None:
+    """However it ends, and whatever its client has not taken."""
+    before = sums()
+    socket, web = await subscribed(House())
+    socket.messages_arrived(1, [message(1)])
+    web.is_writable, web.unsent_bytes = False, 700
+    socket.text_received('{"cmd":"NOP","ref":1}')
+    before_its_end = sums()
+    end(socket)
+    at_once = sums()
+    socket.channel_paused(True)
+    socket.lost(1006)
+
+    assert before != before_its_end
+    assert [before, before] == [at_once, sums()]
+
+
+async def test_what_was_never_opened_is_in_no_sum() -> None:
+    """Though it has been subscribed, and has something to tell."""
+    before = sums()
+    socket = House().new_socket()
+    await socket.open(None)
+    socket.messages_arrived(1, [message(1)])
+    before_its_end = sums()
+    await socket.release()
+
+    assert (True, before) == (before != before_its_end, sums())
+
+
+def request_again(socket: Socket) -> None:
+    """The client says REQ."""
+    socket.text_received(json.dumps({"cmd": "REQ", "id": f"{IDS[1].decode()}-1"}))
+
+
+def come_late(socket: Socket) -> None:
+    """A message comes behind the RDY of 0."""
+    socket.text_received(json.dumps({"cmd": "FIN", "id": f"{IDS[1].decode()}-1"}))
+    drain(socket)
+    socket.messages_arrived(1, [message(2)])
+
+
+@pytest.mark.parametrize(
+    "happen,cause,handed_back",
+    [
+        (request_again, Cause.CLIENT, 0),
+        (come_late, Cause.DRAIN, 1),
+        (hang_up_in_a_drain, Cause.DRAIN, 1),
+        (lambda socket: socket.lost(1012), Cause.DISCONNECT, 1),
+        (delete_channel, Cause.DISCONNECT, 1),
+    ],
+    ids=["REQ", "late in a drain", "gone in a drain", "1012 of the client", "an end of ours"],
+)
+async def test_why_a_message_goes_back_goes_with_it(
+    happen: Callable[[Socket], None], cause: Cause, handed_back: int
+) -> None:
+    """Whatever code the socket ends with; what an end has brought is counted apart."""
+    socket, _ = await subscribed(House())
+    socket.messages_arrived(1, [message(1)])
+    happen(socket)
+
+    [back] = socket.nsq.all(Requeue)
+    assert isinstance(back, Requeue)
+    assert (cause, 1, handed_back) == (back.cause, socket.requeued, socket.handed_back)
+
+
 async def test_a_bug_ends_the_socket_alone_and_hands_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """1011; whoever called hears nothing of it: NSQ's connection may be that of others."""
     socket, web = await subscribed(House())
@@ -326,7 +269,7 @@ async def test_a_bug_ends_the_socket_alone_and_hands_back(monkeypatch: pytest.Mo
         socket.messages_arrived(1, [message(2)])
 
     assert (1011, "the gateway failed") == web.closed
-    assert [Requeue(1, [IDS[1]], 0)] == socket.nsq.all(Requeue)
+    assert [Requeue(1, [IDS[1]], 0, Cause.DISCONNECT)] == socket.nsq.all(Requeue)
 
 
 async def test_what_comes_after_the_end_goes_back() -> None:
@@ -335,7 +278,7 @@ async def test_what_comes_after_the_end_goes_back() -> None:
     socket.lost(1006)
     socket.messages_arrived(1, [message(1)])
 
-    assert [Requeue(1, [IDS[1]], 0)] == socket.nsq.all(Requeue)
+    assert [Requeue(1, [IDS[1]], 0, Cause.DISCONNECT)] == socket.nsq.all(Requeue)
 
 
 async def test_answers_that_wait_are_sent_before_the_close() -> None:
@@ -374,7 +317,7 @@ async def test_a_socket_that_is_not_opened_leaves_nothing() -> None:
     socket.messages_arrived(1, [message(1)])
     await socket.release()
 
-    assert [Requeue(1, [IDS[1]], 0)] == socket.nsq.all(Requeue)
+    assert [Requeue(1, [IDS[1]], 0, Cause.DISCONNECT)] == socket.nsq.all(Requeue)
     assert ([], []) == (house.here, house.left)
     assert socket.nsq.has_left
 
@@ -419,7 +362,7 @@ async def test_who_subscribes_anew_with_a_secret_hands_back_first() -> None:
     socket.text_received('{"cmd":"AUTH","secret":"alice"}')
     await until(lambda: len(web.texts) > 1)
 
-    assert [Ready(0), Requeue(1, [IDS[1]], 0)] == socket.nsq.wanted[:2]
+    assert [Ready(0), Requeue(1, [IDS[1]], 0, Cause.RESUBSCRIBE)] == socket.nsq.wanted[:2]
     assert Ready(10) == socket.nsq.wanted[-1]
     lost, *answers = web.take()
     assert ("NOP", [f"{IDS[1].decode()}-1"]) == (lost["cmd"], lost["data"]["lost_ids"])
@@ -435,12 +378,14 @@ async def test_what_is_left_for_a_secret_is_left_to_its_end() -> None:
     socket.text_received('{"cmd":"AUTH","secret":"alice"}')
     await until(lambda: socket.nsq.leaving == 1)
 
+    socket.messages_arrived(1, [message(2)])
     socket.lost(1001)
     await turn(3)
     socket.nsq.may_leave.set()
     await until(lambda: house.left == [socket])
 
     assert (2, 0) == (socket.nsq.leaving, socket.nsq.cut_short)
+    assert Requeue(1, [IDS[2]], 0, Cause.RESUBSCRIBE) in socket.nsq.wanted
     assert socket.secret is None
 
 

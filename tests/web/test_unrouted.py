@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.web.unrouted import answer_unrouted
+from gateway.web.unrouted import answer_unrouted, is_unrouted
 from tests.support.asgi import http_scope
 
 ROUTES = {"/pub": ("POST",), "/ping": ("GET",)}
@@ -52,3 +52,30 @@ def test_a_path_that_is_nearly_right_is_redirected(
 
     headers = [(b"location", location), (b"content-length", b"0"), (b"x-request-id", b"r")]
     assert (status, headers, b"") == answer
+
+
+def test_the_known_ones_do_not_name_what_is_below_one_of_them() -> None:
+    """Who looks for a page of many files is told of the page."""
+    routes = {"/console": ("GET",), "/console/:opt": ("GET",), "/topic/create": ("POST",)}
+
+    _, _, body = answer_unrouted(http_scope("GET", "/nothing"), routes, "r")
+
+    assert "there is no /nothing; there are /console, /topic/create" == json.loads(body)["detail"]
+
+
+@pytest.mark.parametrize(
+    "method,path,free",
+    [
+        ("GET", "/nothing", True),
+        ("HEAD", "/nothing", True),
+        ("GET", "/", True),
+        ("GET", "/ping", False),
+        ("HEAD", "/ping", False),
+        ("GET", "/pub", False),
+        ("GET", "/Ping/", False),
+        ("OPTIONS", "/ping", False),
+    ],
+)
+def test_a_path_is_unrouted_when_it_would_be_404(method: str, path: str, *, free: bool) -> None:
+    """A wrong method and a redirect are answers of a route."""
+    assert free is is_unrouted(method, path, ROUTES)

@@ -13,7 +13,9 @@ from gateway.client.refusals import Refusals
 from gateway.client.subscription import SubscriptionOptions
 from gateway.protocol.commands import Finish
 from gateway.protocol.frames import Message
+from gateway.secret import Secret
 from gateway.session.options import SessionOptions
+from gateway.telemetry import REGISTRY
 from gateway.web.caller_quota import CallerQuota
 from gateway.web.credentials import AccessPolicy
 from gateway.web.fanout import Fanouts
@@ -23,7 +25,7 @@ from gateway.web.socket_parts import KeptSocket, SocketOptions, Surroundings
 from gateway.web.socket_publishing import SocketPublishing
 from gateway.web.viewer_socket import ViewerSocket
 from gateway.web.waiting_room import WaitingRoom
-from tests.support.manual_clock import ManualClock, until
+from tests.support.manual_clock import ManualClock, run_on, until
 from tests.support.recording_publisher import RecordingPublisher
 from tests.support.recording_websocket import RecordingWebSocket
 from tests.support.scripted_broker import ScriptedBroker
@@ -58,6 +60,9 @@ class House:
 
     def opened(self, socket: KeptSocket) -> None:
         """Count nobody."""
+
+    def identified(self, socket: KeptSocket, secret: Secret) -> None:
+        """Take any."""
 
     def gone(self, socket: KeptSocket) -> None:
         """Keep it."""
@@ -113,6 +118,7 @@ async def deliver(broker: ScriptedBroker, number: int = 1) -> None:
 
 async def leave(house: House, *viewers: ViewerSocket) -> None:
     """Let the clients go, and wait until nothing is left of them."""
+    run_on()
     for viewer in viewers:
         viewer.lost(1001)
     await until(lambda: all(viewer in house.left for viewer in viewers))
@@ -163,7 +169,9 @@ async def test_who_has_too_much_waiting_is_closed(house: House, broker: Scripted
 async def test_who_stays_behind_for_too_long_is_closed(
     house: House, broker: ScriptedBroker
 ) -> None:
-    """Less than too much may wait, for slow_consumer_s."""
+    """Less than too much may wait, for slow_consumer_s; then it is in no sum any more."""
+    unsent = "nsq_gateway_socket_unsent_bytes"
+    unsent_bytes = [REGISTRY.get_sample_value(unsent)]
     viewer, web = await house.view()
     clock = ManualClock()
     web.is_writable, web.unsent_bytes = False, BUFFER_BYTES
@@ -171,9 +179,13 @@ async def test_who_stays_behind_for_too_long_is_closed(
     await clock.advance(SLOW_S - 1)
     before = web.closed
     await deliver(broker, 2)
+    unsent_bytes.append(REGISTRY.get_sample_value(unsent))
     await clock.advance(1)
+    unsent_bytes.append(REGISTRY.get_sample_value(unsent))
 
     assert (None, SLOW, 2) == (before, web.closed, len(web.frames))
+    at_first, behind, at_last = unsent_bytes
+    assert at_first == at_last != behind
     await leave(house, viewer)
 
 

@@ -7,7 +7,15 @@ import json
 import pytest
 from websockets.http11 import Response
 
-from gateway.web.websocket_handshake import Asked, encode_greeting, greet, read_upgrade
+from gateway.web.proxies import Caller
+from gateway.web.websocket_handshake import (
+    Asked,
+    encode_greeting,
+    greet,
+    read_plain_request,
+    read_upgrade,
+)
+from tests.support.asgi import http_scope
 
 SECRET = b"nsq.auth.YWxpY2U"
 HEADERS = [
@@ -23,7 +31,7 @@ def asked(
     *more: tuple[bytes, bytes], method: bytes = b"GET", target: bytes = b"/sub?topic=t"
 ) -> Asked:
     """Return a handshake with *more* headers."""
-    return Asked(method, target, [*HEADERS, *more], "10.0.0.1")
+    return Asked(method, target, [*HEADERS, *more], Caller("10.0.0.1", is_secure=False))
 
 
 def test_an_upgrade_has_a_request_id_though_none_came() -> None:
@@ -108,3 +116,45 @@ def test_a_nearly_right_path_is_redirected(target: bytes, location: bytes) -> No
     assert isinstance(answer, tuple)
 
     assert (301, (b"location", location)) == (answer[0], answer[1][0])
+
+
+def test_a_plain_request_is_read_as_the_upgrade_of_its_page() -> None:
+    """Query, headers and peer are those that the upgrade would have had, and the id is given."""
+    headers = [*HEADERS[:1], (b"sec-websocket-protocol", b"nsq.json.v1"), (b"x-request-id", b"?")]
+    scope = http_scope("GET", "/sub", query=b"topic=t", headers=headers)
+
+    plain = read_plain_request(
+        {**scope, "client": ("10.0.0.1", 1), "state": {"request_id": "mine"}}
+    )
+    upgrade = read_upgrade(asked(headers[1], (b"x-request-id", b"mine")))
+
+    assert (upgrade.path, upgrade.query, upgrade.subprotocols, upgrade.peer) == (
+        plain.path,
+        plain.query,
+        plain.subprotocols,
+        plain.peer,
+    )
+    assert [*headers[:2], (b"x-request-id", b"mine")] == plain.headers
+
+
+@pytest.mark.parametrize(
+    "more,origins",
+    [
+        ([(b"referer", b"http://gateway/page")], [b"http://gateway"]),
+        ([(b"referer", b"http://elsewhere/page")], []),
+        ([(b"referer", b"http://gateway/"), (b"origin", b"http://evil")], [b"http://evil"]),
+        ([], []),
+    ],
+)
+def test_a_plain_request_has_the_origin_of_its_own_page(
+    more: list[tuple[bytes, bytes]], origins: list[bytes]
+) -> None:
+    """A browser leaves it out of a GET to the page's own host, and not out of an upgrade."""
+    scope = http_scope("GET", "/sub", headers=[(b"host", b"gateway"), *more])
+
+    plain = read_plain_request({**scope, "client": None, "state": {"request_id": "r"}})
+
+    assert ("", origins) == (
+        plain.peer,
+        [value for name, value in plain.headers if name == b"origin"],
+    )

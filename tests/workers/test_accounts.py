@@ -6,7 +6,9 @@ import json
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
+from gateway.telemetry import Histogram as OurHistogram
 from gateway.workers.accounts import Family, Merged, families
 
 
@@ -46,6 +48,19 @@ def test_a_histogram_stays_one() -> None:
         'size_bucket{le="2.0",worker="a"} 1.0',
         'size_bucket{le="+Inf",worker="a"} 1.0',
     ] == [line for line in lines if line.startswith("size_bucket")]
+
+
+def test_an_example_comes_through() -> None:
+    """It names the trace of what one process has counted."""
+    registry = CollectorRegistry()
+    histogram = OurHistogram("took", "Time.", (), buckets=(1.0,))
+    histogram.observe(0.5, "0af7")
+    registry.register(histogram)
+    received: list[Family] = json.loads(json.dumps(families(registry)))
+
+    text: bytes = generate_openmetrics(Merged({"1": received}))  # type: ignore[no-untyped-call]
+
+    assert 'took_bucket{le="1.0",worker="1"} 1.0 # {trace_id="0af7"} 0.5' in text.decode()
 
 
 def test_a_sample_that_names_a_worker_keeps_the_name() -> None:

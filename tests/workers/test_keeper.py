@@ -52,6 +52,8 @@ async def is_refused(address: str) -> bool:
         _, writer = await asyncio.open_connection(host, port)
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        return False  # it was in the queue of a socket that was closed in that moment
     writer.close()
     return False
 

@@ -48,6 +48,7 @@ async def test_the_start_says_the_shared_address_and_how_many_workers_there_are(
         f"listening on http://{where} (management: http://{management}/readyz), 2 workers",
         f"publish:    curl -d 'hello' 'http://{where}/pub?topic=greetings'",
         f"subscribe:  ws://{where}/sub?topic=greetings&channel=readers",
+        f"console:    http://{where}/console",
     ] == lines[1:]
     assert ((True, "ready"), (False, "draining")) == (ready, draining)
 

@@ -1,0 +1,141 @@
+"""
+A program on Spark that does what it is told, line by line of JSON, in one session for all of it.
+
+A session and its first queries take many seconds, in which nothing is as it is later.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+_DEADLINE_S = 170.0
+
+
+class Rows(StreamingQueryListener):
+    """Counts the rows of the query that runs."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+        self._batches: list[dict[str, int]] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
+        """Begin anew."""
+        del event
+        with self._changed:
+            self._count = 0
+            self._batches.clear()
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+        """Count what a batch had."""
+        with self._changed:
+            self._count += event.progress.numInputRows
+            if event.progress.numInputRows:
+                self._batches.append(dict(event.progress.durationMs))
+            self._changed.notify_all()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
+        """Wake who waits."""
+        del event
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_for(self, count: int, query: StreamingQuery) -> list[dict[str, int]]:
+        """Return how long the batches took, by phase, once so many rows were there."""
+        with self._changed:
+            while self._count < count:
+                if not self._changed.wait(_DEADLINE_S) or not query.isActive:
+                    raise SystemExit(f"{self._count} of {count} rows: {query.exception()}")
+            return list(self._batches)
+
+
+class Program:
+    """What can be asked for."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._spark = (
+            SparkSession.builder.master("local[2,4]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.local.dir", f"{folder}/local")
+            .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            .getOrCreate()
+        )
+        self._rows = Rows()
+        self._spark.streams.addListener(self._rows)
+        self._query: StreamingQuery | None = None
+        self._runs = 0
+
+    def stream(self, options: dict[str, str], sink: str) -> None:
+        """Start a query from NSQ to *sink*: noop, or parquet as the archive writes it."""
+        self._runs += 1
+        place = self._folder / f"run{self._runs}"
+        rows = self._spark.readStream.format("nsq").options(**options).load()
+        if sink == "parquet":
+            day = "date_format(ts, 'yyyy-MM-dd') date"
+            rows = rows.selectExpr("*", day, "date_format(ts, 'HH') hour")
+            writer = rows.writeStream.partitionBy("topic", "date", "hour")
+            writer = writer.option("compression", "zstd").option("path", str(place / "rows"))
+        else:
+            writer = rows.writeStream
+        self._query = (
+            writer.format(sink).option("checkpointLocation", str(place / "checkpoint")).start()
+        )
+
+    def rows(self, count: int) -> list[dict[str, int]]:
+        """Return how long batches took, once so many rows have come since the query began."""
+        assert self._query is not None  # noqa: S101 - stream comes first
+        return self._rows.wait_for(count, self._query)
+
+    def stop(self) -> None:
+        """End the query."""
+        assert self._query is not None  # noqa: S101 - stream comes first
+        self._query.stop()
+
+    def publish(self, options: dict[str, str], count: int, body_bytes: int) -> float:
+        """Publish so many messages in one task; return the seconds that it took."""
+        frame = self._messages(count, body_bytes)
+        started = time.perf_counter()
+        frame.write.format("nsq").options(**options).mode("append").save()
+        return time.perf_counter() - started
+
+    def _messages(self, count: int, body_bytes: int) -> DataFrame:
+        column = f"rpad(cast(id as string), {body_bytes}, 'x') body"
+        frame = self._spark.range(0, count, 1, 1).selectExpr(column).cache()
+        frame.count()
+        return frame
+
+
+def main(folder: str) -> None:
+    """Do what each line of the input says, and answer each with a line."""
+    program = Program(folder)
+    _tell(None)
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        _tell(getattr(program, asked.pop("do"))(**asked))
+
+
+def _tell(value: object) -> None:
+    sys.stdout.write(f"answer {json.dumps(value)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,194 @@
+"""What the chart refuses, and the sentence that says what to set."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.chart import HELM, LEAST, Refused, at, merged, render
+
+AUTOSCALED = {"autoscaling": {"enabled": True}}
+KEDA = {"keda": {"enabled": True, "prometheusAddress": "http://prometheus:9090"}}
+EMBEDDED = {
+    "settings": {"insecure": True, "nsqd_tcp_address": None},
+    "broker": {"embedded": True},
+    "replicaCount": 1,
+}
+PEER = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+POLICY = {"networkPolicy": {"enabled": True, "publicFrom": PEER, "nsqTo": PEER}}
+
+CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
+    ([at("settings.auth_secret", "s")], "secrets.auth.name"),
+    (
+        [at("settings.admin_secret_file", "/a"), at("secrets.admin.name", "a")],
+        "settings.admin_secret_file: secrets.admin.name says where it is already",
+    ),
+    ([at("secrets.nsqdTls", {"name": "a", "keyKey": "k"})], "set secrets.nsqdTls.certKey"),
+    (
+        [at("settings.tls_cert", "/c")],
+        "settings.tls_cert: it does nothing without settings.tls_key",
+    ),
+    ([at("settings.tls_key", "/k")], "settings.tls_key: it does nothing without settings.tls_cert"),
+    ([at("settings.auth_anonymous", True)], "settings.auth_anonymous: there is no secret to lend"),
+    ([at("settings.publish_rate_burst", 9)], "without settings.publish_rate_limit; set both"),
+    (
+        [at("settings", {"nsqd_snappy": True, "nsqd_deflate": True})],
+        "settings.nsqd_snappy: not beside settings.nsqd_deflate",
+    ),
+    ([at("settings.listen", "127.0.0.1:8080")], 'settings.listen is "127.0.0.1:8080"'),
+    ([at("settings.management_listen", "[::1]:8081")], "nobody outside of the pod"),
+    ([at("settings.listen", None)], "set 0.0.0.0:PORT"),
+    ([at("settings.listen", "0.0.0.0:0")], "port 0 is another one after each start"),
+    ([at("settings.management_listen", "0.0.0.0:8080")], "port 8080 is that of settings.listen"),
+    ([at("settings.workers", 4)], "settings.workers is 4"),
+    (
+        [at("extraEnv", [{"name": "NSQ_GATEWAY_LISTEN", "value": "[::]:1"}])],
+        "extraEnv: NSQ_GATEWAY_LISTEN is set by the chart",
+    ),
+    ([EMBEDDED, at("settings.nsqd_tcp_address", ["a:1"])], "an nsqd is named in settings"),
+    ([EMBEDDED, AUTOSCALED], "turn autoscaling.enabled and keda.enabled off"),
+    ([EMBEDDED, at("replicaCount", 2)], "set replicaCount: 1 (it is 2)"),
+    ([EMBEDDED, at("settings.insecure", False)], "set settings.insecure: true"),
+    ([at("settings.nsqd_tcp_address", [])], "say where NSQ is: lookupd_http_address"),
+    ([at("settings.insecure", False)], "say who may come in: require_auth: true"),
+    ([at("terminationGracePeriodSeconds", 55)], "is 55, and a drain takes 56 s"),
+    ([at("progressDeadlineSeconds", 145)], "is 145, and a step of a rollout may take 146 s"),
+    ([AUTOSCALED, KEDA], "keda.enabled: not beside autoscaling.enabled"),
+    ([AUTOSCALED, at("autoscaling.minReplicas", 11)], "is 11 and above"),
+    (
+        [AUTOSCALED, at("autoscaling.socketsPerPod", 0), at("autoscaling.cpuPercent", 0)],
+        "set socketsPerPod or cpuPercent above 0",
+    ),
+    ([AUTOSCALED, at("resources.requests", {"cpu": None})], "resources.requests.cpu"),
+    ([KEDA, at("keda.prometheusAddress", "")], "keda.prometheusAddress: name the Prometheus"),
+    (
+        [at("podMonitor.enabled", True), at("serviceMonitor.enabled", True)],
+        "serviceMonitor.enabled: not beside podMonitor.enabled",
+    ),
+    ([at("service.nodePort", 30_900)], "service.nodePort: a Service of the type ClusterIP has"),
+    ([at("service.loadBalancerClass", "a/b")], "set service.type: LoadBalancer"),
+    (
+        [at("service", {"type": "NodePort", "loadBalancerSourceRanges": ["192.0.2.0/24"]})],
+        "service.loadBalancerSourceRanges: a Service of the type NodePort has none",
+    ),
+    ([at("service.externalTrafficPolicy", "Local")], "service.externalTrafficPolicy: a Service"),
+    ([at("httpRoute.enabled", True)], "httpRoute.parentRefs: a route without a Gateway"),
+    ([at("ingress.enabled", True)], "ingress.hosts: name the hosts"),
+    ([POLICY, at("networkPolicy.publicFrom", [])], "networkPolicy.publicFrom: name who may"),
+    ([POLICY, at("networkPolicy.dnsTo", [])], "networkPolicy.dnsTo: name who answers DNS"),
+    (
+        [POLICY, at("podMonitor.enabled", True)],
+        "networkPolicy.managementFrom: a monitor is made",
+    ),
+    ([POLICY, at("networkPolicy.nsqTo", [])], "networkPolicy.nsqTo: name where nsqd"),
+    (
+        [POLICY, at("settings.nsqd_tcp_address", ["nsqd:4250"])],
+        "networkPolicy.nsqPorts: settings.nsqd_tcp_address names port 4250",
+    ),
+    ([at("podMonitor", {"scrapeTimeout": "1m"})], "podMonitor.scrapeTimeout is 1m and longer"),
+]
+
+
+@pytest.mark.parametrize("layers,words", CONTRADICTIONS, ids=lambda value: str(value)[:60])
+def test_values_that_do_not_go_together_are_one_sentence(
+    layers: list[dict[str, Any]], words: str
+) -> None:
+    """It names the value, and what to set."""
+    with pytest.raises(Refused, match=re.escape(words)):
+        render(merged(LEAST, *layers))
+
+
+def test_every_sentence_of_the_chart_is_heard_here() -> None:
+    """A `fail` that no test makes say its words could say anything."""
+    sentences = re.findall(r"\{\{- fail ", (HELM / "templates" / "validate.yaml").read_text())
+
+    assert len(sentences) <= len(CONTRADICTIONS)
+    heard = {_said(merged(LEAST, *layers)) for layers, _ in CONTRADICTIONS}
+    assert len(sentences) == len(heard)
+
+
+def _said(values: dict[str, Any]) -> str:
+    """Return the place in the template that refuses *values*."""
+    with pytest.raises(Refused) as caught:
+        render(values)
+    found = re.search(r"validate\.yaml:(\d+)", str(caught.value))
+    assert found is not None
+    return found[1]
+
+
+def test_what_each_contradiction_is_made_of_is_taken_without_it() -> None:
+    """The sentences above are about what they name, and nothing else is wrong there."""
+    for layers in ([], [EMBEDDED], [AUTOSCALED], [KEDA], [POLICY]):
+        assert render(merged(LEAST, *layers)).objects
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"settings": {"auth_anonymous": True}, "secrets": {"auth": {"name": "a"}}},
+        {
+            "settings": {"tls_cert": "/c"},
+            "extraEnv": [{"name": "NSQ_GATEWAY_TLS_KEY", "value": "/k"}],
+        },
+        {
+            "settings": {"publish_rate_burst": 9},
+            "extraEnvFrom": [{"configMapRef": {"name": "rates"}}],
+        },
+        at("settings.nsqd_http_address", ["[2001:db8::1]:65535", "nsqd:1"]),
+        at("settings.lookupd_http_address", ["nsqlookupd:4161", "https://lookup.example/a"]),
+        merged(
+            POLICY, at("settings.nsqd_tcp_address", ["nsqd:1"]), at("networkPolicy.nsqPorts", [1])
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_goes_together_is_taken(layer: dict[str, Any]) -> None:
+    """The other half is in a Secret, in a variable, or somewhere that the chart does not see."""
+    assert render(merged(LEAST, layer)).objects
+
+
+@pytest.mark.parametrize(
+    "path,value",
+    [
+        ("replicaCount", -1),
+        ("replicaCount", "two"),
+        ("replicas", 2),
+        ("image.digest", "sha256:abc"),
+        ("image.tag", "a b"),
+        ("image.pullPolicy", "Sometimes"),
+        ("settings.max_sokets", 5),
+        ("settings.max_sockets", 0),
+        ("settings.drain_window_s", 4000),
+        ("settings.log_level", "loud"),
+        ("settings.listen", "here"),
+        ("settings.require_auth", "yes"),
+        ("settings.nsqd_tcp_address", "nsqd:4150"),
+        ("settings.nsqd_tcp_address", ["nsqd"]),
+        ("settings.nsqd_tcp_address", ["nsqd:0"]),
+        ("settings.nsqd_http_address", ["http://nsqd:4151"]),
+        ("settings.nsqd_http_address", ["nsqd:65536"]),
+        ("settings.lookupd_http_address", ["nsqlookupd:70000"]),
+        ("service.port", 70000),
+        ("service.type", "External"),
+        ("httpRoute.timeouts", {"request": "never"}),
+        ("httpRoute.hostnames", ["https://nsq.example.org"]),
+        ("ingress.hosts", ["a/b"]),
+        ("commonLabels", {"a": 1}),
+        ("secrets.auth.secret", "s"),
+        ("podMonitor.interval", "often"),
+        ("networkPolicy.publicFrom", [{}]),
+        ("networkPolicy.extraEgress", [{"to": PEER}]),
+        ("lifecycle.preStopSleepSeconds", -1),
+        ("probes.readiness.host", "bad.host"),
+        ("pdb.maxUnavailable", 0),
+        ("keda.prometheusAddress", "prometheus:9090"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_path(path: str, value: object) -> None:
+    """The schema tells where, and what is allowed."""
+    place = path.rpartition(".")[0].replace(".", "/") if "." in path else ""
+
+    with pytest.raises(Refused, match=f"at '/?{place}"):
+        render(merged(LEAST, at(path, value)))

@@ -1,0 +1,57 @@
+"""
+One fault alone, with clients at work before, during and behind it: its history holds nothing wrong.
+
+What was acknowledged is delivered and finished, nothing is finished that no client finished, and
+what came twice has a reason. `tests/end_to_end/test_history.py` holds the same for all faults in
+turn; here a row of the fault table has a run of its own, and one that fails names its fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import history_run
+from tests.support.history import Acknowledged, Record, Sent
+from tests.support.history_check import violations
+from tests.support.history_run import Fault, recorded
+from tests.support.history_world import MSG_TIMEOUT_S
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.toxiproxy]
+
+FAULTS: tuple[Fault, ...] = (
+    history_run.the_broker_is_killed,
+    history_run.the_broker_is_away,
+    history_run.the_broker_falls_silent,
+    history_run.the_broker_is_slow,
+    history_run.clients_fall_silent,
+    history_run.clients_are_cut,
+    history_run.the_gateway_is_killed,
+    history_run.the_gateway_is_stopped,
+)
+
+
+def account(records: Sequence[Record]) -> str:
+    """Return how many messages were acknowledged, and how many the broker sent how often."""
+    acknowledged = sum(
+        len(record.event.bodies) for record in records if isinstance(record.event, Acknowledged)
+    )
+    sent = Counter(record.event.body for record in records if isinstance(record.event, Sent))
+    times = Counter(sent.values())
+    return f"{acknowledged} acknowledged; sent so often: {dict(sorted(times.items()))}"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+async def test_nothing_is_lost_and_what_came_twice_has_a_reason_when(
+    kind: str, fault: Fault, tmp_path: Path
+) -> None:
+    """Every 200 is delivered and finished, and no FIN is the gateway's own."""
+    records = await recorded(kind, fault.__name__, faults=[fault])
+    written = tmp_path / "history.txt"
+    written.write_text("".join(f"{record.at_s:.3f} {record.event}\n" for record in records))
+
+    print(f"{fault.__name__}: {account(records)}; all of it: {written}")  # noqa: T201 - counted
+    assert [] == [str(each) for each in violations(records, msg_timeout_s=MSG_TIMEOUT_S)]

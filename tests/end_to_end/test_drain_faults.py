@@ -1,0 +1,206 @@
+"""A drain at its bounds: a crowd, a signal too many, a signal too soon, a client that is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from random import Random
+
+import httpx
+import pytest
+
+from tests.support.drain_account import NOTHING_CUT, drained
+from tests.support.gateway import ON_FREE_PORTS, RunningGateway, become, gateway_with_nsqd
+from tests.support.manual_clock import turn
+from tests.support.mortal_broker import MortalBroker, free_port
+from tests.support.programs import nsq_gateway
+from tests.support.raw_socket import raw_websocket
+from tests.support.steady_load import Consumer, Publisher
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_CROWD, _WINDOW_S = 150, 2.0
+
+
+def in_front_of(broker: MortalBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
+    """Return a gateway whose broker outlives it."""
+    return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
+
+
+async def test_a_crowd_is_drained_under_load_and_nothing_is_lost(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """Each socket is told, then closed with 1012, spread over the window; each OK is kept."""
+    end, stop = asyncio.Event(), asyncio.Event()
+    consumers = [
+        Consumer("", topic, "c" if number % 3 else None, Random(number)) for number in range(_CROWD)
+    ]
+    publishers = [Publisher("", topic, f"p{number}") for number in range(3)]
+    async with in_front_of(shared_broker, f"--drain-window-s={_WINDOW_S:g}") as gateway:
+        clients: list[Consumer | Publisher] = [*consumers, *publishers]
+        for client in clients:
+            client.url = gateway.url
+        async with asyncio.TaskGroup() as running:
+            for consumer in consumers:
+                running.create_task(consumer.run(end, comes_back=False))
+            await _reaches(lambda: sum(each.is_connected for each in consumers), _CROWD)
+            for publisher in publishers:
+                running.create_task(publisher.run(stop))
+            await _reaches(lambda: min(len(each.published) for each in publishers), 20)
+            gateway.program.signal(signal.SIGTERM)
+            status = await gateway.program.ended()
+            stop.set()
+    late = await _what_is_left(shared_broker, topic)
+
+    goodbyes = [goodbye for consumer in consumers for goodbye in consumer.goodbyes]
+    closed = [goodbye.at_s for goodbye in goodbyes]
+    told = [goodbye.told_at_s for goodbye in goodbyes]
+    published = set().union(*(publisher.published for publisher in publishers))
+    received = set().union(*(consumer.received for consumer in consumers if consumer.channel))
+    assert (0, _CROWD) == (status, len(goodbyes))
+    assert {("drain", 1012)} == {(goodbye.reason, goodbye.code) for goodbye in goodbyes}
+    assert 0.8 * _WINDOW_S <= max(closed) - min(closed)
+    assert max(told) - min(told) < 1
+    assert set() == published - received - late
+
+
+async def _what_is_left(broker: MortalBroker, topic: str) -> set[str]:
+    """Return what another gateway delivers of the channel, until nothing is there."""
+    end = asyncio.Event()
+    async with in_front_of(broker) as gateway, asyncio.TaskGroup() as running:
+        consumer = Consumer(gateway.url, topic, "c", Random(0))
+        running.create_task(consumer.run(end))
+        assert (0, 0, 0) == await gateway.counts_become(topic, "c", (0, 0, 0))
+        end.set()
+    return consumer.received
+
+
+async def _reaches(look: Callable[[], int], expected: int) -> None:
+    """Return once *look* says *expected*, or more."""
+
+    async def is_reached() -> bool:
+        await turn()
+        return look() >= expected
+
+    assert await become(is_reached, expected=True)
+
+
+async def test_a_signal_during_the_start_ends_it(broker: MortalBroker) -> None:
+    """The gateway waits for an nsqd that says nothing, and is told to end: 0, and at once."""
+    management = f"127.0.0.1:{free_port()}"
+    broker.freeze()
+    flags = (
+        *ON_FREE_PORTS,
+        f"--management-listen={management}",
+        f"--nsqd-tcp-address={broker.tcp_address}",
+        f"--nsqd-http-address={broker.http_address}",
+    )
+    async with (
+        nsq_gateway("serve", *flags) as program,
+        httpx.AsyncClient(base_url=f"http://{management}", trust_env=False) as probe,
+    ):
+
+        async def readiness() -> str:
+            try:
+                return (await probe.get("/readyz")).text
+            except httpx.ConnectError:
+                return ""
+
+        seen = await become(readiness, "starting\n")
+        program.signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            status = await program.ended()
+
+    assert ("starting\n", 0) == (seen, status)
+
+
+async def test_two_signals_during_a_start_are_enough(broker: MortalBroker) -> None:
+    """Whatever it is in: it ends by itself, not by a signal."""
+    broker.freeze()
+    flags = (*ON_FREE_PORTS, f"--nsqd-tcp-address={broker.tcp_address}")
+    async with nsq_gateway("serve", *flags) as program:
+        await program.said("no HTTP address of nsqd is known")
+        program.signal(signal.SIGTERM)
+        program.signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            status = await program.ended()
+
+    assert 0 == status
+
+
+async def test_a_client_that_reads_nothing_holds_up_no_drain(
+    shared_broker: MortalBroker, topic: str
+) -> None:
+    """What waits for it goes back, its connection is cut, and the status is 0."""
+    flags = ("--drain-in-flight-s=0.5", "--drain-window-s=0.5")
+    async with in_front_of(shared_broker, *flags) as gateway:
+        url = gateway.sub_url(topic, "c", max_in_flight=60)
+        body = b"x" * 100_000
+        async with raw_websocket(url, has_small_buffer=True):
+            await asyncio.gather(*(gateway.publish(topic, body) for _ in range(60)))
+            assert (0, 60, 0) == await gateway.counts_become(topic, "c", (0, 60, 0))
+            gateway.program.signal(signal.SIGTERM)
+            async with asyncio.timeout(8):
+                status = await gateway.program.ended()
+
+            assert 0 == status
+            assert (60, 0, 0) == await gateway.counts_become(topic, "c", (60, 0, 0))
+
+
+async def test_another_gateway_takes_over_at_once(shared_broker: MortalBroker, topic: str) -> None:
+    """What one that drains has handed back is delivered by the other within a second, not 60."""
+    loop = asyncio.get_running_loop()
+    flags = ("--drain-in-flight-s=0.2", "--drain-window-s=0")
+    async with (
+        in_front_of(shared_broker, *flags) as leaving,
+        in_front_of(shared_broker) as staying,
+        leaving.subscribe(topic, "c") as holder,
+    ):
+        await leaving.post("/mpub", b"1\n2\n3", topic=topic)
+        held = await holder.messages(3)
+        async with staying.subscribe(topic, "c") as other:
+            leaving.program.signal(signal.SIGTERM)
+            code, _ = await holder.closed()
+            begin = loop.time()
+            again = await other.messages(3)
+            took_s = loop.time() - begin
+            await other.finish(*again)
+
+            assert (0, 0, 0) == await staying.counts_become(topic, "c", (0, 0, 0))
+        status = await leaving.program.ended()
+
+    assert (1012, 0) == (code, status)
+    assert took_s < 1
+    assert {each["body"] for each in held} == {each["body"] for each in again}
+    assert {2} == {each["attempts"] for each in again}
+
+
+async def test_a_request_that_is_cut_is_counted(broker: MortalBroker, topic: str) -> None:
+    """Its nsqd says nothing; after the second signal it has two seconds more, and no answer."""
+    async with in_front_of(broker) as gateway:
+        await gateway.publish(topic, b"1")
+        broker.freeze()
+        url = f"{gateway.url}/pub?topic={topic}"
+        async with httpx.AsyncClient(trust_env=False, timeout=15) as client:
+            asking = asyncio.ensure_future(client.post(url, content=b"2"))
+            assert await become(lambda: _waits(gateway), expected=True)
+            gateway.program.signal(signal.SIGTERM)
+            await gateway.program.said("stopping")
+            gateway.program.signal(signal.SIGTERM)
+            outcome = (await asyncio.gather(asking, return_exceptions=True))[0]
+        status = await gateway.program.ended()
+        account = await drained(gateway)
+
+    assert isinstance(outcome, httpx.TransportError)
+    assert 0 == status
+    assert {"sockets": 0, "handed_back": 0, **NOTHING_CUT, "cut_requests": 1} == account
+
+
+async def _waits(gateway: RunningGateway) -> bool:
+    """Return whether the gateway holds a message whose publish is not answered."""
+    async with httpx.AsyncClient(base_url=gateway.management_url, trust_env=False) as probe:
+        metrics = (await probe.get("/metrics")).text
+    return re.search(r"^nsq_gateway_publish_buffer_bytes [1-9]", metrics, re.MULTILINE) is not None

@@ -1,0 +1,66 @@
+"""Processes of an archive are killed at any moment: no message is lost, few come twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from random import Random
+from typing import get_args
+
+import pytest
+
+from tests.support.spark_kills import MOST_IN_FLIGHT, MOST_ROWS, Outcome, Plan, Victim, run
+from tests.support.spark_program import SparkProgram
+
+pytestmark = [pytest.mark.java, pytest.mark.nsqd]
+
+KILLS = int(os.environ.get("NSQ_GATEWAY_SPARK_KILLS", "1"))
+SEED = int(os.environ.get("NSQ_GATEWAY_SPARK_SEED", "0")) or Random().randrange(1_000_000)
+
+
+@pytest.fixture(params=["commit", "spool"])
+def ack_mode(request: pytest.FixtureRequest) -> str:
+    """Return when a message is finished."""
+    mode: str = request.param
+    return mode
+
+
+def most_duplicates(plan: Plan) -> int:
+    """
+    Return how many messages may be archived twice.
+
+    With commit, a batch whose rows were in the archive, and whose commit Spark had not written
+    down. With spool, what was durable and not finished yet. A task that is tried again reads the
+    same rows, so a worker's end costs nothing.
+    """
+    if plan.victim == "worker":
+        return 0
+    return plan.kills * {"commit": MOST_ROWS, "spool": MOST_IN_FLIGHT}[plan.ack_mode]
+
+
+def assert_guarantee(outcome: Outcome) -> None:
+    """Nothing is lost, ids stay, and no more came twice than may."""
+    sys.stdout.write(f"{outcome}\n")
+    assert ([], []) == (outcome.lost, outcome.renamed), outcome
+    assert outcome.duplicates <= most_duplicates(outcome.plan), outcome
+
+
+@pytest.mark.parametrize("victim", get_args(Victim))
+async def test_what_was_published_is_archived(
+    victim: Victim, ack_mode: str, spark: SparkProgram, tmp_path: Path
+) -> None:
+    """All of it, with the id that it had; twice only what the guarantee allows."""
+    outcome = await run(Plan(victim, ack_mode, KILLS, SEED), spark, tmp_path)
+
+    assert_guarantee(outcome)
+
+
+async def test_the_embedded_broker_loses_nothing_either(
+    spark: SparkProgram, tmp_path: Path
+) -> None:
+    """It delivers again what the source held that was killed."""
+    plan = Plan("source", "commit", KILLS, SEED, broker="embedded")
+    outcome = await run(plan, spark, tmp_path)
+
+    assert_guarantee(outcome)

@@ -1,0 +1,88 @@
+"""Spark's list of the files of a stream."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.errors import GatewayError
+from gateway.pipeline.sink_log import SinkFile, UnknownLog, files_of, last_batch
+
+
+def entry(path: str, action: str = "add") -> str:
+    """Return a line as Spark writes it."""
+    return json.dumps({"path": path, "size": 10, "isDir": False, "action": action})
+
+
+def log(*lines: str) -> str:
+    """Return an entry of the list."""
+    return "\n".join(["v1", *lines])
+
+
+def paths(log_files: dict[str, str]) -> list[str]:
+    """Return the paths of the files that count."""
+    return [file.path for file in files_of(log_files, log_files.__getitem__)]
+
+
+def test_each_batch_adds_its_files() -> None:
+    """In order of the batches, which is not that of their names."""
+    files = {"10": log(entry("s3a://b/c")), "9": log(entry("s3a://b/a"), entry("s3a://b/b"))}
+
+    assert ["s3a://b/a", "s3a://b/b", "s3a://b/c"] == paths(files)
+
+
+def test_a_compact_entry_stands_for_all_before_it() -> None:
+    """They may be there still."""
+    files = {
+        "8": log(entry("s3a://b/old")),
+        "9.compact": log(entry("s3a://b/a")),
+        "10": log(entry("s3a://b/c")),
+        ".10.crc": "x",
+    }
+
+    assert ["s3a://b/a", "s3a://b/c"] == paths(files)
+
+
+def test_a_file_that_was_taken_away_does_not_count() -> None:
+    """Retention of Spark's does that."""
+    files = {
+        "0": log(entry("s3a://b/a"), entry("s3a://b/b")),
+        "1": log(entry("s3a://b/a", "delete")),
+    }
+
+    assert ["s3a://b/b"] == paths(files)
+
+
+def test_a_path_is_as_it_is_spelled_on_the_disk() -> None:
+    """The list has URLs: a # of an ephemeral topic is escaped in the folder, and there again."""
+    files = {"0": log(entry("file:///x/topic=t%2523ephemeral/a"))}
+
+    assert [SinkFile("/x/topic=t%23ephemeral/a", 10)] == files_of(files, files.__getitem__)
+
+
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ("v2\n{}", "_spark_metadata/0 has version 'v2', not v1"),
+        ("", "_spark_metadata/0 has version '', not v1"),
+        ("v1\n{", "_spark_metadata/0 has a line that cannot be read"),
+        ('v1\n{"path": "/a"}', "_spark_metadata/0 has a line that cannot be read"),
+        ("v1\n[]", "_spark_metadata/0 has a line that cannot be read"),
+    ],
+)
+def test_a_list_of_another_form_is_refused(text: str, what: str) -> None:
+    """To pass over files would lose messages; whoever has typed a command gets a sentence."""
+    with pytest.raises(UnknownLog, match=what) as caught:
+        files_of(["0"], lambda _: text)
+
+    assert isinstance(caught.value, GatewayError)
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [([], None), (["_x", ".0.crc"], None), (["0", "9.compact", "10"], 10), (["19.compact"], 19)],
+)
+def test_the_last_batch_has_the_highest_number(names: list[str], expected: int | None) -> None:
+    """Of entries of both kinds."""
+    assert expected == last_batch(names)

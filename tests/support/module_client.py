@@ -1,0 +1,83 @@
+"""nsq.js in Node: a program that runs pieces of JavaScript beside it, as a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.scripted_sockets import Peer, ScriptedSockets
+from tests.support.subscriber_client import WAIT_S
+
+_PROGRAM = Path(__file__).with_suffix(".mjs")
+_LONGEST_LINE_BYTES = 16 * 1_048_576
+NOBODY = "ws://127.0.0.1:9"
+"""An address for scripts that connect to nothing real."""
+BEGIN = """
+Math.random = () => 0.5;
+globalThis.s = subscribe({ topic: "t", channel: "c", ...given[0] });
+"""
+"""A script that subscribes as ``s``, with what it is given; what is random is in the middle."""
+STANDS = "await stands(s, given[0]); return s.details.at(-1)"
+"""A script that returns what `state` told of a state, once ``s`` is in it."""
+
+
+class ModuleClient:
+    """One process of Node; make one with `module_client`. What a script is given: the `.mjs`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+
+    async def run(self, script: str, *given: object) -> Any:  # noqa: ANN401 - what JavaScript returns
+        """Return what the body of an async function returns; all of *given* is there as a list."""
+        async with asyncio.timeout(WAIT_S):
+            return await self._said(script, given)
+
+    async def leave(self) -> int | None:
+        """Say that nothing more is wanted; return the exit status once it has ended by itself."""
+        self._stdin.close()
+        async with asyncio.timeout(WAIT_S):
+            return await self._process.wait()
+
+    async def _said(self, script: str, given: object) -> Any:  # noqa: ANN401 - the same
+        self._stdin.write(json.dumps({"script": script, "given": given}).encode() + b"\n")
+        line = await self._stdout.readline()
+        assert line, "Node ended"
+        told = json.loads(line)
+        assert "fault" not in told, told["fault"]
+        assert [] == told["faults"]
+        return told.get("value")
+
+
+@asynccontextmanager
+async def module_client(url: str = NOBODY, *flags: str) -> AsyncIterator[ModuleClient]:
+    """
+    Run Node with the module; *url* is where `subscribe` leads unless a script says otherwise.
+
+    *flags* are Node's own.
+    """
+    arguments = ("--no-warnings", "--expose-gc", *flags, str(_PROGRAM), url)
+    process = await asyncio.create_subprocess_exec(
+        "node", *arguments, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE_BYTES
+    )
+    try:
+        yield ModuleClient(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def begin(client: ModuleClient, sockets: ScriptedSockets, **options: object) -> Peer:
+    """Let *client* subscribe; return its first socket, which is subscribed."""
+    await client.run(BEGIN, options)
+    peer = await sockets.subscribed()
+    await client.run(STANDS, "connected")
+    return peer

@@ -1,0 +1,255 @@
+"""Clients of nsq.js in processes of Node, and what they wrote down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.support.history import Asked, Closed, Delivered, Leaving, Record
+from tests.support.history_world import CHANNEL, TOPIC
+from tests.support.module_crowd_check import (
+    Answered,
+    Doing,
+    Ended,
+    Erred,
+    Lost,
+    Said,
+    Stands,
+    Tried,
+    Worked,
+)
+from tests.support.subscriber_client import Json
+
+MSG_TIMEOUT_S = 4.0
+CLIENTS = 20
+_OF_A_PROCESS = 5
+_PROGRAM = Path(__file__).with_suffix(".mjs")
+_END_TIMEOUT_S = 10.0
+_LINE_LIMIT_BYTES = 1_048_576
+_SOCKETS_OF_A_CLIENT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """One client, as its process is told of it."""
+
+    number: int
+    url: str
+    form: str
+    max_in_flight: int
+    seed: int
+
+    def to_json(self) -> Json:
+        return {
+            "number": self.number,
+            "url": self.url,
+            "form": self.form,
+            "maxInFlight": self.max_in_flight,
+            "seed": self.seed,
+        }
+
+
+class ModuleCrowd:
+    """The clients; make them with `module_crowd`."""
+
+    def __init__(self, processes: Sequence[Process]) -> None:
+        self.records: list[Record] = []
+        """What went over their sockets, for `history_check`."""
+        self.doings: list[Doing] = []
+        """What the module told them, for `module_crowd_check`."""
+        self.errors: list[str] = []
+        """What their processes said to nobody."""
+        self.states: dict[int, str] = {}
+        """How each client stands now."""
+        self._waited: dict[int, int] = {}
+        """Where in `doings` each client last chose a moment to come back."""
+        self._processes = processes
+        self._changed = asyncio.Event()
+        self._reading = [
+            asyncio.create_task(reading)
+            for process in processes
+            for reading in (self._read(process), self._read_errors(process))
+        ]
+
+    async def until(self, is_reached: Callable[[], bool], *, within_s: float, what: str) -> None:
+        """
+        Return once *is_reached*, looked at after whatever clients write down.
+
+        Raises:
+            TimeoutError: Time is up; it tells *what* was waited for, and how each client stands.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                while not is_reached():
+                    assert not self.errors, "\n".join(self.errors)
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            message = f"{what}: not within {within_s:g} s; {self.states}"
+            raise TimeoutError(message) from None
+
+    async def all_connected(self, *, within_s: float) -> None:
+        """Return once every client is."""
+        await self.until(
+            lambda: [*self.states.values()].count("connected") == CLIENTS,
+            within_s=within_s,
+            what="all are connected",
+        )
+
+    async def come_back(self, clients: Iterable[int], *, since: int, within_s: float) -> None:
+        """Return once each of *clients* has a moment to come back, chosen behind *since* doings."""
+        await self.until(
+            lambda: all(self._waited.get(client, -1) >= since for client in clients),
+            within_s=within_s,
+            what=f"{clients} notice the end of their connections",
+        )
+
+    def since(self, index: int) -> Iterator[Doing]:
+        """Give what was done since there were *index* doings."""
+        yield from self.doings[index:]
+
+    async def pass_time(self, clients: Sequence[int], speed: float) -> None:
+        """Let time pass *speed* times as fast for *clients*, and for those in their processes."""
+        for number in {client // _OF_A_PROCESS for client in clients}:
+            await self._command(self._processes[number], {"speed": speed})
+
+    async def close(self) -> list[int]:
+        """Let every client close; return how their processes end, which they do by themselves."""
+        for process in self._processes:
+            await self._command(process, {"close": True})
+        async with asyncio.timeout(_END_TIMEOUT_S):
+            return [await process.wait() for process in self._processes]
+
+    async def leave(self) -> None:
+        """Return when no process is there."""
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        await asyncio.gather(*self._reading)
+
+    async def _command(self, process: Process, command: Json) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(command).encode() + b"\n")
+        await process.stdin.drain()
+
+    async def _read(self, process: Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self._take(json.loads(line))
+            self._changed.set()
+
+    async def _read_errors(self, process: Process) -> None:
+        assert process.stderr is not None
+        async for line in process.stderr:
+            self.errors.append(line.decode().rstrip())
+            self._changed.set()
+
+    def _take(self, told: Json) -> None:
+        if told["it"] == "state":
+            self.states[told["client"]] = told["state"]
+            if "retryInMs" in told:
+                self._waited[told["client"]] = len(self.doings)
+        self.records += _record(told)
+        self.doings += _doing(told)
+
+
+def _record(told: Json) -> Iterator[Record]:
+    at_s: float = told["at"]
+    match told["it"]:
+        case "delivered":
+            event = Delivered(told["socket"], told["id"], told["attempts"], told["body"])
+            yield Record(at_s, event)
+        case "asked":
+            yield Record(at_s, Asked(told["socket"], told["verb"], tuple(told["ids"])))
+        case "leaving":
+            yield Record(at_s, Leaving(told["socket"]))
+        case "closed":
+            yield Record(at_s, Closed(told["socket"], told["code"]))
+        case _:
+            pass
+
+
+def _doing(told: Json) -> Iterator[Doing]:
+    who: Json = {"at_s": told["at"], "client": told["client"], "now_ms": told["nowMs"]}
+    match told["it"]:
+        case "tried":
+            yield Tried(**who)
+        case "state":
+            retry_in_ms, reason = told.get("retryInMs"), told.get("reason", "")
+            yield Stands(**who, state=told["state"], retry_in_ms=retry_in_ms, reason=reason)
+        case "closed":
+            yield Lost(**who, socket=told["socket"])
+        case "error":
+            yield Erred(**who, code=told["code"], message=told["message"])
+        case "ended":
+            yield Ended(**who, code=told["code"])
+        case "asked":
+            ids = tuple(told["ids"])
+            yield Said(**who, socket=told["socket"], verb=told["verb"], deliveries=ids)
+        case "worked" | "answered":
+            yield _work(told, {**who, "socket": told["socket"], "delivery": told["id"]})
+        case _:
+            pass
+
+
+def _work(told: Json, which: Json) -> Worked | Answered:
+    if told["it"] == "worked":
+        return Worked(**which, attempts=told["attempts"], body=told["body"])
+    return Answered(**which, verb=told["verb"], took=told["took"], is_lost=told["isLost"])
+
+
+@asynccontextmanager
+async def module_crowd(
+    urls: Sequence[str], chance: Random, *, has_jitter: bool = True
+) -> AsyncIterator[ModuleCrowd]:
+    """
+    Run a client for each of *urls* until the block ends, every other one with an iterator.
+
+    Without jitter is a module that it must be told from: its ``Math.random()`` is 0.
+    """
+    clients = [
+        _Client(
+            number,
+            url,
+            form="callback" if number % 2 else "iterator",
+            max_in_flight=chance.choice([1, 5, 20]),
+            seed=chance.randrange(2**32),
+        )
+        for number, url in enumerate(urls)
+    ]
+    processes = [
+        await _start(clients[first : first + _OF_A_PROCESS], has_jitter=has_jitter)
+        for first in range(0, len(clients), _OF_A_PROCESS)
+    ]
+    crowd = ModuleCrowd(processes)
+    try:
+        yield crowd
+    finally:
+        await crowd.leave()
+
+
+async def _start(clients: Sequence[_Client], *, has_jitter: bool) -> Process:
+    wish = {
+        "topic": TOPIC,
+        "channel": CHANNEL,
+        "msgTimeoutMs": int(MSG_TIMEOUT_S * 1_000),
+        "hasJitter": has_jitter,
+        "firstSocket": clients[0].number * _SOCKETS_OF_A_CLIENT,
+        "clients": [client.to_json() for client in clients],
+    }
+    return await asyncio.create_subprocess_exec(
+        "node",
+        _PROGRAM,
+        json.dumps(wish),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        limit=_LINE_LIMIT_BYTES,
+    )

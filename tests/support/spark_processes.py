@@ -1,0 +1,68 @@
+"""The processes of a program on Spark: Python, its JVM, and the workers of both (Linux)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+_END_S = 90.0
+
+
+def pids_of(session: int, part: str = "") -> list[int]:
+    """
+    Return the processes of a session whose command line has *part* in it, the oldest first.
+
+    Spark's workers have groups of their own, and stay in the session of the program.
+    """
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # pid (name) state parent group session: a name may have spaces and brackets.
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found.append(int(stat.parent.name))
+    return sorted(pid for pid in found if part in command_line(pid))
+
+
+def command_line(pid: int) -> str:
+    """Return how *pid* was started; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def kill_session(session: int) -> None:
+    """End every process of a session by SIGKILL; return once they are gone."""
+    while pids := pids_of(session):  # one may have started another meanwhile
+        for pid in pids:
+            kill(pid)
+
+
+def kill(pid: int) -> None:
+    """End *pid* by SIGKILL; return once it is gone."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(watched, signal.SIGKILL)
+        select.select([watched], [], [], _END_S)
+    finally:
+        os.close(watched)
+
+
+def wait_for_end(pid: int, most_s: float = _END_S) -> bool:
+    """Return whether *pid* ends before time is up."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], most_s)[0])
+    finally:
+        os.close(watched)

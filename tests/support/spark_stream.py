@@ -1,0 +1,99 @@
+"""Streams of a program on Spark that go on when they fail, for tests which make them fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyarrow import RecordBatch
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from gateway.pipeline.archive import PARTITIONS, with_partitions
+
+_LOOK_S = 0.05
+HOLD = "hold"
+"""While a file of this name is in the folder, no task of a stream there gets on."""
+
+
+def start(
+    spark: SparkSession, folder: str, options: Mapping[str, str], *, available_now: bool = False
+) -> StreamingQuery:
+    """Start the archive of the format nsq in *folder*: rows, checkpoint."""
+    stream = spark.readStream.format("nsq").options(**options).load()
+
+    def hold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        for batch in batches:
+            while Path(folder, HOLD).exists():
+                threading.Event().wait(_LOOK_S)
+            yield batch
+
+    writer = (
+        with_partitions(stream.mapInArrow(hold, stream.schema))
+        .writeStream.format("parquet")
+        .partitionBy(*PARTITIONS)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+    )
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    return writer.start(f"{folder}/rows")
+
+
+class _Supervised:
+    """A stream that is started again whenever it fails."""
+
+    def __init__(self, spark: SparkSession, folder: str, options: Mapping[str, str]) -> None:
+        self.failures = 0
+        self._begin = spark, folder, options
+        self._ends = threading.Event()
+        self._query = start(*self._begin)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            try:
+                self._query.awaitTermination()
+            except PySparkException:
+                if not self._ends.is_set():
+                    self.failures += 1
+                    self._query = start(*self._begin)
+
+    def end(self) -> None:
+        """Stop it."""
+        self._ends.set()
+        self._query.stop()
+        self._thread.join()
+
+
+_running: dict[str, _Supervised] = {}
+"""By folder."""
+
+
+def keep_reading(spark: SparkSession, folder: str, options: dict[str, str]) -> None:
+    """Read, again where it fails, until `end_reading`."""
+    _running[folder] = _Supervised(spark, folder, options)
+
+
+def end_reading(spark: SparkSession, folder: str) -> int:
+    """Stop; return how often it had failed."""
+    del spark
+    stream = _running.pop(folder)
+    stream.end()
+    return stream.failures
+
+
+def read_to_the_end(spark: SparkSession, folder: str, options: dict[str, str]) -> int:
+    """Read what is there, and return how many rows that was."""
+    query = start(spark, folder, options, available_now=True)
+    query.awaitTermination()
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def archived(spark: SparkSession, folder: str) -> list[list[Any]]:
+    """Return nsqd, id and body of all rows, as Spark's own list of files has them."""
+    rows = spark.read.parquet(f"{folder}/rows").selectExpr("nsqd", "id", "cast(body as string)")
+    return [list(row) for row in rows.collect()]

@@ -1,0 +1,121 @@
+"""Who calls from behind a proxy: what is believed, of whom, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.web.proxies import Caller, TrustedProxies
+
+PROXIES = TrustedProxies(["10.0.0.0/8", "192.0.2.7", "fd00::/8"])
+PEER = Caller("10.0.0.1", is_secure=False)
+
+
+def address(*values: bytes) -> str:
+    """Return who calls where the proxy sends these values of X-Forwarded-For, a header each."""
+    headers = [(b"host", b"gateway"), *((b"x-forwarded-for", value) for value in values)]
+    return PROXIES.caller(PEER, headers).address
+
+
+@pytest.mark.parametrize(
+    "host,expected",
+    [
+        ("10.255.0.1", True),
+        ("192.0.2.7", True),
+        ("192.0.2.8", False),
+        ("fd00::1", True),
+        ("fd00::1%eth0", True),
+        ("2001:db8::1", False),
+        ("::ffff:10.1.2.3", True),
+        ("::ffff:11.1.2.3", False),
+        ("", False),
+        ("/run/gateway.sock", False),
+    ],
+)
+def test_a_proxy_is_told_by_its_address(host: str, expected: bool) -> None:  # noqa: FBT001
+    """IPv4 in the dress of IPv6 is the same; a peer without an address is nobody's proxy."""
+    assert expected == PROXIES.trusts(host)
+
+
+@pytest.mark.parametrize(
+    "values,expected",
+    [
+        ([b"203.0.113.5"], "203.0.113.5"),
+        ([b"203.0.113.5, 10.0.0.2"], "203.0.113.5"),
+        ([b"1.1.1.1, 203.0.113.5, 10.0.0.2, 192.0.2.7"], "203.0.113.5"),
+        ([b"1.1.1.1, 203.0.113.5", b"10.0.0.2"], "203.0.113.5"),
+        ([b"10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ([b"  203.0.113.5\t"], "203.0.113.5"),
+        ([b"203.0.113.5:567"], "203.0.113.5"),
+        ([b"[2001:db8::5]:567"], "2001:db8::5"),
+        ([b"[2001:db8::5]"], "2001:db8::5"),
+        ([b"2001:db8::5"], "2001:db8::5"),
+        ([b"::ffff:203.0.113.5"], "203.0.113.5"),
+        ([b"[::1]:5"], "::1"),
+    ],
+    ids=repr,
+)
+def test_the_caller_is_the_first_stranger_from_the_right(
+    values: list[bytes], expected: str
+) -> None:
+    """What stands left of that is the stranger's own tale; several headers are one list."""
+    assert expected == address(*values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b" ",
+        b"unknown",
+        b"203.0.113.5,",
+        b"203.0.113.5, garbage",
+        b"203.0.113.256",
+        b"203.0.113.5:",
+        b"203.0.113.5:123456",
+        b"[::1",
+        b"::1]:5",
+        b"\xff\xfe",
+        b"1.2.3.4\x00",
+        b"\xb2.1.1.1",
+    ],
+    ids=repr,
+)
+def test_what_is_no_address_leaves_the_peer(value: bytes) -> None:
+    """The proxy has not said who calls, so it answers for the caller itself."""
+    assert PEER.address == address(value)
+
+
+def test_without_the_header_it_is_the_peer() -> None:
+    """A probe of the proxy itself, for one."""
+    assert PEER == PROXIES.caller(PEER, [(b"host", b"gateway")])
+
+
+def test_a_long_tale_is_not_walked() -> None:
+    """The work for a header is bounded, whatever is in it."""
+    assert "10.0.0.2" == address(b"203.0.113.5" + b", 10.0.0.2" * 1_000)
+
+
+@pytest.mark.parametrize(
+    "values,expected",
+    [
+        ([b"https"], True),
+        ([b"HTTPS"], True),
+        ([b"http"], False),
+        ([b"https, http"], True),
+        ([b"http", b"https"], True),
+        ([b"httpsx"], False),
+        ([], False),
+    ],
+)
+def test_tls_in_front_is_told(values: list[bytes], expected: bool) -> None:  # noqa: FBT001
+    """One proxy of several that saw TLS is enough: to believe it only makes things stricter."""
+    headers = [(b"x-forwarded-proto", value) for value in values]
+
+    assert expected == PROXIES.caller(PEER, headers).is_secure
+
+
+def test_tls_up_to_here_stays_tls() -> None:
+    """Whatever the proxy says of its own caller."""
+    peer = Caller("10.0.0.1", is_secure=True)
+
+    assert PROXIES.caller(peer, [(b"x-forwarded-proto", b"http")]).is_secure
