@@ -76,7 +76,6 @@ Examples:
   nsq-gateway pipeline compact --input /data/orders --output /data/clean
   nsq-gateway pipeline compact --input s3a://bucket/nsq --output s3a://bucket/nsq.clean \\
       --settle-s 3600 --target-file-bytes 536870912
-  duckdb -c "from read_parquet('/data/clean/topic=*/*/*/*.parquet', hive_partitioning = true)"
 
 Exit status: 0 done, or stopped by SIGTERM; 1 failed; 2 wrong use; 130 interrupted."""
 

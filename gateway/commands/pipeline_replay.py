@@ -117,14 +117,12 @@ class Person:
 
     def agree(self, reasons: Sequence[str]) -> None:
         """Return if --yes was given, or is answered; raise SettingRefused if not."""
-        for reason in reasons:
-            click.echo(f"Attention: {reason}.", err=True)
-        if self._is_agreed:
-            return
-        if not sys.stdin.isatty():
+        if not self._is_agreed and not sys.stdin.isatty():
             text = "; ".join(reasons)
             raise SettingRefused("--yes", f"somebody has to agree, and no terminal is here: {text}")
-        if not click.confirm("Publish in spite of that?", err=True):
+        for reason in reasons:
+            click.echo(f"Attention: {reason}.", err=True)
+        if not self._is_agreed and not click.confirm("Publish in spite of that?", err=True):
             raise SettingRefused("--yes", "nobody agreed; nothing was published")
 
     def report(self, count: Count, tasks: Callable[[], Tasks | None]) -> ReplayReport:

@@ -49,23 +49,26 @@ class Channels(NamedTuple):
 NOBODY_TO_ASK = Channels({}, is_known=False)
 
 
-def target_of(topic: str, to_topic: str, suffix: str) -> str:
+def target_of(topic: str | None, to_topic: str, suffix: str) -> str:
     """
     Return where the rows of *topic* go: *to_topic*, or its own name with *suffix* behind it.
 
     Raises:
-        SettingRefused: With it the name is none that NSQ takes.
+        SettingRefused: With it the name is none that NSQ takes; or *topic* is None, which rows of
+            a damaged or foreign archive may have.
     """
+    if topic is None:
+        reason = "some rows have no topic, so nothing says what they are; leave them out with"
+        raise SettingRefused("--where", f"{reason} --where 'topic IS NOT NULL'")
     if to_topic:
         return to_topic
     stem = topic.removesuffix(EPHEMERAL)
     target = f"{stem}{suffix}{topic[len(stem) :]}"
     if not is_valid_name(target.encode()):
-        reason = (
-            f"{target} has {len(target)} characters, and a name has {_LONGEST_NAME} at most; say "
-            f"where the rows of {topic} go"
-        )
-        raise SettingRefused("--to-topic", reason)
+        fault = f"{target!r} is no name of a topic"
+        if len(target) > _LONGEST_NAME:
+            fault = f"{target} has {len(target)} characters, and a name has {_LONGEST_NAME} at most"
+        raise SettingRefused("--to-topic", f"{fault}; say where the rows of {topic!r} go")
     return target
 
 

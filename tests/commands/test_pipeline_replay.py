@@ -66,13 +66,14 @@ def test_yes_agrees_before_it_is_asked_and_the_reason_is_shown() -> None:
 
 
 def test_without_a_terminal_nobody_can_agree() -> None:
-    """Wrong use, with the reason."""
+    """Wrong use, with the reason, which is said once."""
     result = CliRunner().invoke(_ask)
 
     assert isinstance(result.exception, SettingRefused)
     assert "--yes: somebody has to agree, and no terminal is here: live has a channel (a)" == str(
         result.exception
     )
+    assert "" == result.stderr
 
 
 @pytest.mark.parametrize("typed, expected", [("y\n", "agreed"), ("n\n", NOBODY), ("\n", NOBODY)])

@@ -51,6 +51,25 @@ def test_a_name_that_gets_too_long_is_refused_with_its_length() -> None:
         target_of("o" * 58, "", ".replay")
 
 
+def test_a_topic_that_is_no_name_is_shown_as_it_is() -> None:
+    """Its length is not what is wrong with it."""
+    with pytest.raises(SettingRefused) as refused:
+        target_of("no spaces", "", ".replay")
+
+    assert "--to-topic: 'no spaces.replay' is no name of a topic; say where the rows of " in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize("to_topic", ["", "again"])
+def test_rows_without_a_topic_are_refused_with_the_condition_that_leaves_them_out(
+    to_topic: str,
+) -> None:
+    """Wherever the others go."""
+    with pytest.raises(SettingRefused, match="--where 'topic IS NOT NULL'"):
+        target_of(None, to_topic, ".replay")
+
+
 def test_a_topic_without_channels_is_asked_about_by_nobody() -> None:
     """The default, with and without an nsqd that could be asked."""
     tallies = [_tally("orders", "orders.replay")]
