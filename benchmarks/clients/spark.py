@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
+
+from gateway.pipeline.progress import ProgressListener
 
 _DEADLINE_S = 170.0
 
 
-class Rows(StreamingQueryListener):
+class Rows(ProgressListener):
     """Counts the rows of the query that runs."""
 
     def __init__(self) -> None:
@@ -40,12 +37,12 @@ class Rows(StreamingQueryListener):
             self._count = 0
             self._batches.clear()
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+    def progress(self, progress: dict[str, Any]) -> None:
         """Count what a batch had."""
         with self._changed:
-            self._count += event.progress.numInputRows
-            if event.progress.numInputRows:
-                self._batches.append(dict(event.progress.durationMs))
+            self._count += progress["numInputRows"]
+            if progress["numInputRows"]:
+                self._batches.append(progress["durationMs"])
             self._changed.notify_all()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's

@@ -14,20 +14,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.errors import SettingRefused
 from gateway.pipeline.clock import moment_of
 from gateway.pipeline.options import FORMAT, check_name, option_of, options_of
+from gateway.pipeline.progress import ProgressListener, listening
 from gateway.pipeline.runner import Ending, run_stream, source_options, trigger_of
-from gateway.pipeline.session import listening, session
+from gateway.pipeline.session import session
 from gateway.pipeline.source import check_source
 from gateway.settings_common import flag_of
 from gateway.settings_nsqd import NsqdSettings
@@ -73,15 +67,16 @@ def check_metrics(settings: MetricsSettings) -> None:
         raise SettingRefused("--checkpoint", reason)
 
 
-class Late(StreamingQueryListener):
+class Late(ProgressListener):
     """Says so where messages came too late to be counted."""
 
     def __init__(self, watermark_s: float) -> None:
         self._watermark_s = watermark_s
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+    def progress(self, progress: dict[str, Any]) -> None:
         """Say what a batch has left out, in groups: tasks have added up by then what they have."""
-        groups = sum(each.numRowsDroppedByWatermark for each in event.progress.stateOperators)
+        operators = progress.get("stateOperators") or ()
+        groups = sum(each.get("numRowsDroppedByWatermark", 0) for each in operators)
         if groups:
             logger.warning(
                 "messages came too late to be counted",
@@ -89,15 +84,6 @@ class Late(StreamingQueryListener):
                 watermark_s=self._watermark_s,
                 advice="--watermark-s is how late a message may be",
             )
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing."""
 
 
 def start_metrics(spark: SparkSession, settings: MetricsSettings) -> StreamingQuery:

@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
-    QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
-    StreamingQueryListener,
 )
 
 from gateway.pipeline.failures import Failure
 from gateway.pipeline.management import management
+from gateway.pipeline.progress import ProgressListener, listening
 from gateway.pipeline.reporting import Batch, Report
-from gateway.pipeline.session import listening
 from gateway.settings_jobs import StreamJobSettings
 from gateway.telemetry import OTHER, FirstNames, counter, gauge, get_logger, histogram
 
@@ -119,11 +117,11 @@ def _read(report: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class Observation(StreamingQueryListener):
+class Observation(ProgressListener):
     """
     Counts what the queries of a job do, and knows whether that is well.
 
-    Spark calls it in threads of its own; it is fast, and raises nothing.
+    Spark calls it in threads of its own; it is fast.
     """
 
     def __init__(
@@ -166,13 +164,6 @@ class Observation(StreamingQueryListener):
         self._run_id = str(event.runId)
         logger.info("query started", query=event.name or _UNNAMED, run_id=self._run_id)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Count a batch."""
-        try:
-            self.progress(json.loads(event.progress.json))
-        except Exception:
-            logger.exception("a batch was not counted")
-
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Know that it lives, and that nothing comes."""
         del event
@@ -187,7 +178,7 @@ class Observation(StreamingQueryListener):
             self._words = self._words or ended
 
     def progress(self, progress: dict[str, Any]) -> None:
-        """Count the batch that *progress*, Spark's JSON object, tells of."""
+        """Count a batch."""
         query = progress.get("name") or _UNNAMED
         self._hear(query)
         rows = int(progress["numInputRows"])

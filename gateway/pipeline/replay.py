@@ -11,28 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from gateway.errors import SettingRefused
 from gateway.pipeline.options import FORMAT, check_name, option_of, options_of, require_nsqd
+from gateway.pipeline.progress import ProgressListener, listening
 from gateway.pipeline.replay_channels import find_channels
 from gateway.pipeline.replay_plan import Identity, done_rows_of, reasons_to_ask
 from gateway.pipeline.replay_report import ReplayReport, Tasks
 from gateway.pipeline.replay_rows import Count, chosen, count_rows, read_archive
 from gateway.pipeline.runner import Ending, run_stream
-from gateway.pipeline.session import listening, session
+from gateway.pipeline.session import session
 from gateway.pipeline.sink import read_sink_settings
 from gateway.pipeline.storage import Storage
 from gateway.settings_common import flag_of
@@ -146,30 +140,21 @@ def require_own(notes: Storage, identity: Identity, checkpoint: str) -> None:
 # Publishing
 
 
-class Progress(StreamingQueryListener):
+class Progress(ProgressListener):
     """Counts what batches have published, for who looks, and for a run after this one."""
 
     def __init__(self, report: ReplayReport, notes: Storage) -> None:
         self._report = report
         self._notes = notes
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's
+    def progress(self, progress: dict[str, Any]) -> None:
         """Count a batch that is done."""
-        seen = event.progress.observedMetrics.get(NAME)
+        seen = progress.get("observedMetrics", {}).get(NAME)
         if seen is not None and seen["rows"]:
-            took_s = event.progress.batchDuration / 1_000
+            took_s = progress["batchDuration"] / 1_000
             self._report.replayed(seen["rows"], seen["bytes"], took_s)
             with suppress(Exception):  # it is for who looks only
                 self._notes.write(DONE, str(self._report.done_rows))
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing."""
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing."""
 
 
 def _publish(

@@ -22,7 +22,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from gateway.errors import SettingRefused, StartError
 from gateway.pipeline.chatter import LOG4J, listen
@@ -68,17 +67,6 @@ def session(settings: JobSettings, name: str) -> Iterator[SparkSession]:
     finally:
         with suppress(Exception):  # a signal to all processes has ended the JVM first
             spark.stop()
-
-
-@contextmanager
-def listening(spark: SparkSession, listener: StreamingQueryListener) -> Iterator[None]:
-    """Let *listener* hear of the queries of *spark* meanwhile."""
-    spark.streams.addListener(listener)
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # the JVM has ended first
-            spark.streams.removeListener(listener)
 
 
 def open_session(settings: JobSettings, name: str) -> SparkSession:

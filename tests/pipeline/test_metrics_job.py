@@ -6,7 +6,6 @@ import json
 import math
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -101,11 +100,10 @@ def test_a_moment_has_a_fraction_where_windows_have_one() -> None:
 @pytest.mark.parametrize("dropped, lines", [([0], 0), ([2, 3], 1)])
 def test_what_came_too_late_is_said(dropped: list[int], lines: int) -> None:
     """As often as a batch has left something out."""
-    operators = [SimpleNamespace(numRowsDroppedByWatermark=count) for count in dropped]
-    event: Any = SimpleNamespace(progress=SimpleNamespace(stateOperators=operators))
+    operators = [{"numRowsDroppedByWatermark": count} for count in dropped]
 
     with capture_logs() as logs:
-        Late(60).onQueryProgress(event)
+        Late(60).progress({"stateOperators": operators})
 
     assert lines == len(logs)
     assert all((5, 60) == (line["groups"], line["watermark_s"]) for line in logs)

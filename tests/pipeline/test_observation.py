@@ -181,13 +181,5 @@ def test_the_end_of_an_earlier_query_is_none_of_this_one() -> None:
 
 def test_nothing_that_spark_says_makes_it_raise() -> None:
     """It would end the counting, and nobody would know."""
-
-    class Event:
-        """What cannot be read."""
-
-        @property
-        def progress(self) -> Any:  # noqa: ANN401
-            """Fail."""
-            raise RuntimeError("gone")
-
-    observation(Clock()).onQueryProgress(Event())  # type: ignore[arg-type]
+    observation(Clock()).told("{}")
+    observation(Clock()).told("no JSON")
