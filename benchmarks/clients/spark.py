@@ -18,6 +18,7 @@ from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEve
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.pipeline.progress import ProgressListener
+from gateway.pipeline.storage import Storage, spare_processes
 
 _DEADLINE_S = 170.0
 
@@ -75,6 +76,7 @@ class Program:
             .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
             .getOrCreate()
         )
+        spare_processes(self._spark, Storage(self._spark, folder))  # as the jobs do
         self._rows = Rows()
         self._spark.streams.addListener(self._rows)
         self._query: StreamingQuery | None = None

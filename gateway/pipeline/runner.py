@@ -27,7 +27,7 @@ from gateway.pipeline.jvm_end import jvm_ending
 from gateway.pipeline.observation import observed
 from gateway.pipeline.options import option_of, options_of
 from gateway.pipeline.reporting import Report
-from gateway.pipeline.storage import Storage, clear_draft
+from gateway.pipeline.storage import Storage, clear_draft, spare_processes
 from gateway.settings_jobs import QueryJobSettings, SourceJobSettings, StreamJobSettings
 from gateway.settings_pipeline import SourceSettings
 from gateway.telemetry import get_logger
@@ -130,7 +130,9 @@ def run_stream(
     """
 
     def begin() -> Query:
-        clear_draft(Storage(spark, settings.checkpoint))
+        checkpoint = Storage(spark, settings.checkpoint)
+        clear_draft(checkpoint)
+        spare_processes(spark, checkpoint)
         return start()
 
     with observed(spark, settings, report) as observation:

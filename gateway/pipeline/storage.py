@@ -14,6 +14,10 @@ from gateway.errors import StartError
 from gateway.pipeline.sink_log import last_batch
 
 _OFFSETS = "offsets"
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 class Storage:
@@ -121,3 +125,26 @@ def clear_draft(checkpoint: Storage) -> None:
     """
     if last_batch(checkpoint.names(_OFFSETS)) is None:
         checkpoint.delete(_OFFSETS)
+
+
+def spare_processes(spark: SparkSession, checkpoint: Storage) -> None:
+    """
+    Let Spark write a *checkpoint* on a local disk through the older of Hadoop's two ways to files.
+
+    The newer one starts a `readlink` at each step, sixteen for a batch, and 100 ms of it; both
+    write beside and rename (docs/decisions/0013). Elsewhere, where somebody has chosen, and where
+    this Spark does not have it, nothing changes.
+    """
+    is_local = checkpoint.whole_path.startswith("file:")
+    is_chosen = spark.conf.get(_FILE_MANAGER, None) is not None
+    if is_local and not is_chosen and _has_class(spark, _BY_FILE_SYSTEM):
+        spark.conf.set(_FILE_MANAGER, _BY_FILE_SYSTEM)
+
+
+def _has_class(spark: SparkSession, name: str) -> bool:
+    jvm: Any = spark._jvm  # noqa: SLF001 - no Python side
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(name, False, True)  # noqa: FBT003 - Java's
+    except Py4JJavaError:
+        return False
+    return True

@@ -42,6 +42,21 @@ def test_the_draft_of_a_first_batch_is_cleared(spark: SparkProgram, tmp_path: Pa
     assert (True, True) == (was_cleared, (offsets / "0").exists())
 
 
+BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+@pytest.mark.parametrize(
+    "chosen, written_by", [(None, BY_FILE_SYSTEM), ("somebody.Elses", "somebody.Elses")]
+)
+def test_a_checkpoint_on_a_disk_is_written_without_processes(
+    spark: SparkProgram, tmp_path: Path, chosen: str | None, written_by: str
+) -> None:
+    """Unless somebody has chosen; where a later Spark has moved the class, this says so."""
+    assert written_by == spark.call(spark_replays.file_manager_of, str(tmp_path), chosen)
+
+
 def test_a_file_where_a_folder_should_be_is_named(spark: SparkProgram, tmp_path: Path) -> None:
     """What the disk says is told."""
     (tmp_path / "file").touch()

@@ -20,7 +20,7 @@ from gateway.pipeline.metrics_job import body_of, in_windows, start_metrics
 from gateway.pipeline.replay import replay_in
 from gateway.pipeline.replay_report import ReplayReport, Tasks
 from gateway.pipeline.replay_rows import Count
-from gateway.pipeline.storage import Storage, clear_draft
+from gateway.pipeline.storage import Storage, clear_draft, spare_processes
 from gateway.settings_replay import MetricsSettings, ReplaySettings
 from gateway.settings_sources import load
 from tests.support.nsqd import RealNsqd
@@ -169,6 +169,18 @@ def use_storage(spark: SparkSession, path: str) -> list[str | bool | None]:
 def clear_draft_of(spark: SparkSession, checkpoint: str) -> None:
     """Do what is done before a query begins; runs in the program."""
     clear_draft(Storage(spark, checkpoint))
+
+
+def file_manager_of(spark: SparkSession, checkpoint: str, chosen: str | None = None) -> str | None:
+    """Return what writes the checkpoint of a job, where *chosen* was there; runs in the program."""
+    name = "spark.sql.streaming.checkpointFileManagerClass"
+    if chosen is not None:
+        spark.conf.set(name, chosen)
+    try:
+        spare_processes(spark, Storage(spark, checkpoint))
+        return spark.conf.get(name, None)
+    finally:
+        spark.conf.unset(name)
 
 
 def misuse_storage(spark: SparkSession, path: str) -> str:
