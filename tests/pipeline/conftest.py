@@ -1,12 +1,15 @@
-"""One Spark for the tests here that need it: its JVM starts with the first of them."""
+"""A broker of a test's own, and one Spark for all that need it: its JVM starts with the first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import httpx
 import pytest
 
+from tests.support.mortal_broker import MortalBroker, mortal_broker
 from tests.support.spark_house import SparkHouse
+from tests.support.spark_kills import channel_of
 from tests.support.spark_program import SparkProgram
 
 
@@ -23,3 +26,17 @@ def spark(spark_house: SparkHouse) -> Iterator[SparkProgram]:
     program = spark_house.program()
     yield program
     spark_house.tidy()
+
+
+@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
+    """Return a broker in a process of its own, of both kinds unless a test names one."""
+    async with mortal_broker(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def http(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client of its HTTP; the channel is there."""
+    async with channel_of(broker) as client:
+        yield client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,13 +12,17 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.mortal_broker import MortalBroker
 from tests.support.spark_classes import java_options
-from tests.support.spark_kills import TOPIC, channel_of, counts, options_for, until
+from tests.support.spark_kills import TOPIC, counts, options_for, until
 from tests.support.spark_program import SparkProgram, spark_program
 from tests.support.spark_stream import archived, end_reading, keep_reading
 
-pytestmark = [pytest.mark.java, pytest.mark.nsqd]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.nsqd,
+    pytest.mark.parametrize("broker", ["nsqd"], indirect=True),
+]
 
 COUNT = 1_000
 OTHER_TOPIC = "other"
@@ -37,20 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProgram]:
         yield program
     for left in set(_WORK.glob("app-*")) - before:
         shutil.rmtree(left)
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MortalBroker]:
-    """Return an nsqd in a process of its own."""
-    async with mortal_broker("nsqd") as running:
-        yield running
-
-
-@pytest.fixture
-async def http(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of its HTTP; the channel is there."""
-    async with channel_of(broker) as client:
-        yield client
 
 
 async def publish(http: httpx.AsyncClient, topic: str, first: int) -> None:

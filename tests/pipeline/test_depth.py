@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker, free_port, mortal_broker
+from tests.support.mortal_broker import MortalBroker, free_port
 from tests.support.streams import Stream, call, streaming
-
-
-@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
 
 
 async def depth_of(stream: Stream) -> int | None:

@@ -18,7 +18,7 @@ from gateway.protocol.frames import Message, encode_messages
 from gateway.protocol.raw_messages import RawMessages
 from tests.support.gateway import become
 from tests.support.lasting_nsqd import lasting_nsqd
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.mortal_broker import MortalBroker
 from tests.support.raw_socket import raw_socket
 from tests.support.streams import CHANNEL, Stream, streaming
 
@@ -100,13 +100,6 @@ def test_a_run_waits_for_what_may_come(account: Account | None, held: int, over_
             patience.told(account, held, at)
 
     assert over_at == at
-
-
-@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
 
 
 @pytest.fixture(params=["commit", "spool"])

@@ -30,13 +30,6 @@ def options(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
     return {"ackMode": request.param, "spoolDir": str(tmp_path)}
 
 
-@pytest.fixture(params=KINDS)
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
-
-
 async def finish(stream: Stream) -> None:
     """Let the stream know that what it has given is done."""
     await call(stream.reader.latestOffset, stream.offset, ReadMaxRows(1))

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.mortal_broker import MortalBroker
 from tests.support.spark_job import archive_job
-from tests.support.spark_kills import MOST_ROWS, TOPIC, channel_of, counts, options_for, until
+from tests.support.spark_kills import MOST_ROWS, TOPIC, counts, options_for, until
 from tests.support.spark_program import SparkProgram
 from tests.support.spark_stream import HOLD, archived, end_reading, keep_reading, read_to_the_end
 
-pytestmark = [pytest.mark.java, pytest.mark.nsqd]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.nsqd,
+    pytest.mark.parametrize("broker", ["nsqd"], indirect=True),
+]
 
 LONG_MS = 600_000
 """Nothing comes back by itself while a test runs."""
 COUNT = 300
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[MortalBroker]:
-    """Return an nsqd in a process of its own."""
-    async with mortal_broker("nsqd") as running:
-        yield running
-
-
-@pytest.fixture
-async def http(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of its HTTP; the channel is there."""
-    async with channel_of(broker) as client:
-        yield client
 
 
 async def publish(http: httpx.AsyncClient, first: int = 0) -> None:

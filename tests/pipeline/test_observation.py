@@ -177,9 +177,3 @@ def test_the_end_of_an_earlier_query_is_none_of_this_one() -> None:
 
     watched.onQueryTerminated(terminated())
     assert (False, "the query has ended") == watched.readiness()
-
-
-def test_nothing_that_spark_says_makes_it_raise() -> None:
-    """It would end the counting, and nobody would know."""
-    observation(Clock()).told("{}")
-    observation(Clock()).told("no JSON")

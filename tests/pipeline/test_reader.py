@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -14,18 +13,11 @@ from gateway.errors import NoBroker, SettingsError
 from gateway.pipeline.reader import CommitReader
 from gateway.pipeline.source import NsqDataSource, read_settings
 from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker, free_port, mortal_broker
+from tests.support.mortal_broker import MortalBroker, free_port
 from tests.support.nsqd import real_nsqd
 from tests.support.streams import call, streaming
 
 _WAIT_S = 60.0
-
-
-@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
 
 
 async def test_a_batch_is_finished_when_the_next_one_is_asked_for(broker: MortalBroker) -> None:

@@ -28,19 +28,12 @@ from gateway.pipeline.spool_ingest import SpoolIngest, groups_of
 from gateway.pipeline.spool_store import Group, SpoolOptions, SpoolStore
 from gateway.protocol.raw_messages import RawMessages
 from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.mortal_broker import MortalBroker
 from tests.support.streams import CHANNEL, channel_of, http_of, make_channel
 from tests.support.subscriber_client import Json
 
 COUNT = 200
 _WAIT_S = 60.0
-
-
-@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
 
 
 @asynccontextmanager

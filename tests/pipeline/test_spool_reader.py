@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from gateway.errors import SettingRefused, StartError
 from gateway.pipeline.spool_files import SpoolLost
 from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.mortal_broker import MortalBroker
 from tests.support.streams import Stream, call, streaming
 
 MIB = 1_048_576
-
-
-@pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own."""
-    async with mortal_broker(request.param) as running:
-        yield running
 
 
 def spooled(folder: Path, **options: str) -> dict[str, str]:
