@@ -380,9 +380,3 @@ def discard(outlet: Outlet) -> None:
         if other is outlet:
             del _outlets[key]
     outlet.close()
-
-
-def close_outlets() -> None:
-    """Close every outlet of this process."""
-    for outlet in set(_outlets.values()):
-        discard(outlet)
