@@ -8,10 +8,12 @@ the pulse, belongs to a connection. Source: nsqd/protocol_v2.go, IOLoop and mess
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from gateway.addresses import join_address
+from gateway.after_reads import call_after_reads
 from gateway.broker.channel import MAX_BATCH_BYTES
 from gateway.broker.client import Client
 from gateway.broker.handler import Disconnect, Effect, Handler, Resume
@@ -67,6 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self._last_command = 0.0
         self._heartbeat_interval_s: float | None = None
         self._next_heartbeat = 0.0
+        self._asked_at = math.inf
         self._blocked_since: float | None = None
         self._pulse: asyncio.TimerHandle | None = None
         self._is_identified = False
@@ -104,6 +107,7 @@ class ClientConnection(asyncio.Protocol):
             return
         at = self._host.moment()
         self._last_command = at.now
+        self._asked_at = math.inf
         answers: list[bytes] = []
         while events:
             effects = self._handler.handle(self._client, events, at)
@@ -198,26 +202,38 @@ class ClientConnection(asyncio.Protocol):
             self._pulse.cancel()
             self._pulse = None
         interval_s = self._heartbeat_interval_s
-        if interval_s is None:
-            return
-        moments = [self._next_heartbeat, self._last_command + 2 * interval_s]
+        if interval_s is not None:
+            moment = min(self._next_heartbeat, self._dead_at(interval_s))
+            self._pulse = self._loop.call_at(moment, self._beat, interval_s)
+
+    def _dead_at(self, interval_s: float) -> float:
+        """Return when the peer counts as dead, if it goes on as now: silent, or not reading."""
+        # A heartbeat may be late, and gives its whole interval for the answer all the same.
+        dead_at = max(self._last_command + 2 * interval_s, self._asked_at + interval_s)
         if self._blocked_since is not None:
-            moments.append(self._blocked_since + interval_s)
-        self._pulse = self._loop.call_at(min(moments), self._beat, interval_s)
+            dead_at = min(dead_at, self._blocked_since + interval_s)
+        return dead_at
 
     def _beat(self, interval_s: float) -> None:
         """Cut a peer that is silent or does not read; else send a heartbeat when it is time."""
         self._pulse = None
-        now = self._loop.time() + _EARLY_S
-        is_stuck = self._blocked_since is not None and now >= self._blocked_since + interval_s
-        if is_stuck or now >= self._last_command + 2 * interval_s:
-            self._transport.abort()
+        now = self._loop.time()
+        if now + _EARLY_S >= self._dead_at(interval_s):
+            call_after_reads(self._cut_if_dead, interval_s)
             return
-        if now >= self._next_heartbeat:
-            self._next_heartbeat += interval_s
+        if now + _EARLY_S >= self._next_heartbeat:
+            self._next_heartbeat = now + interval_s
+            self._asked_at = min(self._asked_at, now)
             if self._blocked_since is None:
                 self._transport.write(self._protocol.send(HEARTBEAT_FRAME))
         self._schedule_pulse()
+
+    def _cut_if_dead(self, interval_s: float) -> None:
+        """Cut the peer, unless its word was only not read yet."""
+        if self._loop.time() + _EARLY_S >= self._dead_at(interval_s):
+            self._transport.abort()
+        else:
+            self._schedule_pulse()
 
 
 def _shown(peername: object) -> str:

@@ -7,6 +7,7 @@ import math
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from gateway.after_reads import call_after_reads
 from gateway.telemetry import get_logger
 
 logger = get_logger()
@@ -31,7 +32,7 @@ class Living(Protocol):
         """Let the broker see that we live."""
 
     def peer_is_silent(self, for_s: float) -> None:
-        """Learn that nothing came for *for_s*; `Pulse.forget` it."""
+        """Learn that nothing came for *for_s*; the pulse has forgotten it."""
 
 
 class Pulse:
@@ -40,7 +41,8 @@ class Pulse:
 
     Heartbeats that lie unread in a socket cannot be answered, and say nothing about the peer; while
     nothing is read, a sign goes out within each interval instead. Source: the client-library guide,
-    section Heartbeats.
+    section Heartbeats. A silence is believed once the sockets have been read again: while this
+    process stood still, it could hear nobody.
 
     No connection has a timer of its own. As long as all peers are heard, something is due ever
     later: a thousand connections are looked at together, about once in a heartbeat.
@@ -83,24 +85,40 @@ class Pulse:
         # A copy: whoever is cut forgets itself.
         for living in tuple(self._living):
             try:
-                due = min(due, _beat(living, now))
+                next_due = _beat(living, now)
             except Exception:
                 # The others live on.
                 logger.exception("a connection failed at its beat")
                 self._living.discard(living)
+                continue
+            if next_due > now:
+                due = min(due, next_due)
+            else:
+                call_after_reads(self._end_silent, living)
         self._schedule(due)
+
+    def _end_silent(self, living: Living) -> None:
+        if living not in self._living:
+            return
+        if living.sign_due is None and asyncio.get_running_loop().time() >= _silent_at(living):
+            self.forget(living)
+            living.peer_is_silent(2 * living.heartbeat_interval_s)
+        else:
+            self.watch(living)
+
+
+def _silent_at(living: Living) -> float:
+    """Return when *living* counts as dead, if nothing comes until then."""
+    return living.last_read + 2 * living.heartbeat_interval_s
 
 
 def _beat(living: Living, now: float) -> float:
-    """Do what is due for *living*; return when there is something to do next."""
-    interval_s = living.heartbeat_interval_s
+    """Give the sign that is due; return when *living* is due next: not after *now* if silent."""
     due = living.sign_due
     if due is None:
-        due = living.last_read + 2 * interval_s
-        if now >= due:
-            living.peer_is_silent(2 * interval_s)
-            return math.inf
-    elif now >= due - _EARLY * interval_s:
+        return _silent_at(living)
+    interval_s = living.heartbeat_interval_s
+    if now >= due - _EARLY * interval_s:
         # Early, together with others: each look at them is one at all connections.
         living.give_sign()
         due = living.sign_due = now + interval_s

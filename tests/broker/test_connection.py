@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 import uvloop
 
+from gateway.addresses import split_address
 from gateway.broker.broker import Broker
 from gateway.broker.catalog import Catalog
 from gateway.broker.channel import Channel
@@ -103,6 +106,63 @@ async def answered_heartbeat(peer: V2Peer) -> tuple[int, bytes]:
     frame = await peer.frame()
     await peer.send(b"NOP\n")
     return frame
+
+
+def test_who_was_not_asked_in_time_is_asked_before_it_is_cut() -> None:
+    """A broker that stood still lets nobody pay for it."""
+    uvloop.run(_asked_late())
+
+
+async def _asked_late() -> None:
+    async with (
+        embedded_broker(QUICK_HEARTBEATS) as broker,
+        v2_peer(broker.tcp_address) as peer,
+    ):
+        await peer.ask(publish(b"t", b"x"))
+        stand_still()
+
+        assert [HEARTBEAT] == await peer.frames_to_end()
+
+
+def test_who_answered_while_the_broker_stood_still_is_not_cut() -> None:
+    """The answer lies in the socket when its time is over."""
+    uvloop.run(_answered_unheard())
+
+
+async def _answered_unheard() -> None:
+    standing, answered = threading.Event(), threading.Event()
+    ours, theirs = socket.socketpair()
+
+    class LongTurn(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            del data  # it is to take long
+            standing.set()
+            answered.wait(PATIENCE_S)
+            stand_still()
+
+    def answer(address: str) -> bytes:
+        with theirs, socket.create_connection(split_address(address), PATIENCE_S) as peer:
+            peer.sendall(b"  V2")
+            peer.recv(1_024)
+            theirs.send(b"stand still")
+            standing.wait(PATIENCE_S)
+            peer.sendall(b"NOP\n")
+            answered.set()
+            return peer.recv(1_024)
+
+    async with embedded_broker(QUICK_HEARTBEATS) as broker:
+        transport, _ = await asyncio.get_running_loop().create_connection(LongTurn, sock=ours)
+        next_read = await asyncio.to_thread(answer, broker.tcp_address)
+        transport.close()
+
+    assert next_read.endswith(b"_heartbeat_")
+
+
+def stand_still() -> None:
+    """Keep the event loop from turning, for five heartbeats."""
+    until = time.perf_counter() + 1.0
+    while time.perf_counter() < until:
+        pass
 
 
 async def test_a_client_without_heartbeats_may_be_silent() -> None:

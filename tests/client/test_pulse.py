@@ -73,6 +73,20 @@ async def test_each_peer_has_its_own_silence(pulse: Pulse, clock: ManualClock) -
     assert ([], [60.0]) == (before_second, second.silent_for)
 
 
+async def test_what_was_said_while_nobody_listened_counts(pulse: Pulse, clock: ManualClock) -> None:
+    """An event loop that stood still finds the timer due, and the word in the socket."""
+    heard, silent = Connection(), Connection()
+    for each in (heard, silent):
+        pulse.watch(each)
+    read_at = heard.last_read + 2 * INTERVAL_S + 0.05
+    asyncio.get_running_loop().call_at(read_at, heard.hear)
+
+    await clock.advance(2 * INTERVAL_S + 0.1)
+
+    assert ([], [60.0]) == (heard.silent_for, silent.silent_for)
+    pulse.forget(heard)
+
+
 async def test_what_is_heard_in_time_lives(pulse: Pulse, clock: ManualClock) -> None:
     """And no timer is needed for each word."""
     heard, silent = Connection(), Connection()

@@ -60,6 +60,7 @@ LEVELS = {
     "secret_file": 0.1,
     "bearer": 0.1,
     "addresses": 0,
+    "after_reads": 0,
     "file_stamp": 0,
     "words": 0,
     "tls_versions": 0,
