@@ -49,6 +49,9 @@ class Keeper:
 
     async def start(self) -> list[str]:
         """Start the first process; return what it tells once it answers. Raises StartError."""
+        for total in (_RESTARTS, _SILENCES):
+            # From zero on: Prometheus sees no increase where a series begins with 1.
+            total.labels(self.number)
         lines = await self._start()
         self._keeping = spawn(f"keep worker {self.number}", self._keep())
         return lines
