@@ -135,6 +135,8 @@ class Observation(ProgressListener):
         self._words = "starting"
         """Why none runs; empty: one does."""
         self._run_id = ""
+        self._query = _UNNAMED
+        """The name of the query that was started last: to be idle has none."""
 
     def readiness(self) -> tuple[bool, str]:
         """Return whether a query runs and tells so, and that in words."""
@@ -159,15 +161,16 @@ class Observation(ProgressListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Begin to hear of it."""
-        self._hear(event.name)
+        self._query = event.name or _UNNAMED
+        self._hear(self._query)
         self._words = ""
         self._run_id = str(event.runId)
-        logger.info("query started", query=event.name or _UNNAMED, run_id=self._run_id)
+        logger.info("query started", query=self._query, run_id=self._run_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Know that it lives, and that nothing comes."""
         del event
-        self._hear(None)
+        self._hear(self._query)
         self._report.idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
@@ -217,10 +220,9 @@ class Observation(ProgressListener):
             )
         )
 
-    def _hear(self, query: str | None) -> None:
+    def _hear(self, query: str) -> None:
         self._heard_at = self._now()
-        if query is not None:
-            _LAST.labels(query).set_to_current_time()
+        _LAST.labels(query).set_to_current_time()
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - of Spark's JSON: a number, "NaN", or nothing

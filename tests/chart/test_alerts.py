@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import gateway.pipeline.observation
 from tests.support.chart import LEAST, merged, render
 from tests.support.prometheus import promtool
 from tests.support.promql import (
@@ -27,6 +28,9 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 
 Rule = dict[str, Any]
 
+# Who imports it has registered the metrics of the jobs on Spark, too.
+_REGISTERED_BY = (gateway.pipeline.observation,)
+
 _GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 _ALL: list[Rule] = [rule for group in _GROUPS for rule in group["rules"]]
 ALERTS = [rule for rule in _ALL if "alert" in rule]
@@ -37,6 +41,7 @@ _WHICH = re.compile(r'alertname="(\w+)"[^}]* severity="(\w+)"')
 # Flags of others that pages name: nsqd's and kubectl's.
 _FLAGS_OF_OTHERS = {
     *("--auth-http-address", "--broadcast-address", "--mem-queue-size", "--sync-every"),
+    *("--max-msg-timeout", "--max-rdy-count"),
     *("--containers", "--previous", "--replicas", "--since"),
 }
 HEADINGS = ["What it means", "What users notice", "Look at", "What to do"]

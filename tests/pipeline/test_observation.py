@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from gateway.pipeline.failures import Failure
-from gateway.pipeline.observation import Observation, SourceStanding, standing_of
+from gateway.pipeline.observation import _LAST, Observation, SourceStanding, standing_of
 from gateway.pipeline.reporting import Report
 from gateway.telemetry import REGISTRY
 
@@ -142,6 +142,17 @@ def test_it_is_ready_while_a_query_tells_something() -> None:
 
     watched.onQueryIdle(QueryIdleEvent(RUN, RUN, ""))
     assert watched.readiness()[0]
+
+
+def test_to_be_idle_is_a_word_of_the_query_that_runs() -> None:
+    """Spark does not name it; without a batch for long it would look as if it hung."""
+    watched = observation(Clock())
+    watched.onQueryStarted(started())
+    _LAST.labels("q").set(0)
+
+    watched.onQueryIdle(QueryIdleEvent(RUN, RUN, ""))
+
+    assert sample("last_progress_timestamp_seconds", query="q")
 
 
 def test_a_short_trigger_gives_as_long_as_spark_takes_to_say_that_nothing_comes() -> None:
