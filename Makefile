@@ -52,8 +52,11 @@ setup: $(VENV)/.dev ## complete .venv with everything that tests and checks need
 
 witnesses: $(WITNESSES) $(CHART_WITNESSES) $(NODE_WITNESSES) tools/bin/promtool tools/bin/checkov ## get the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (npm), promtool (apt)
 
+# What one test may take before it fails, with a stack for each thread; the longest needs a tenth of it.
+TEST_LIMIT_S ?= 900
+
 test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, beside outside programs too
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) $(ARGS)
 
 screenshots: setup witnesses ## take the pictures of the console in docs/images/ anew; needs Chromium
 	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet tests/end_to_end/browser/test_console_pictures.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,6 +12,18 @@ from structlog.testing import capture_logs
 from gateway.errors import StartError
 from gateway.lifetime import End, ending_signals, run_until, run_until_signal, stop_in_order
 from gateway.telemetry import spawn
+
+pytestmark = pytest.mark.usefixtures("_nothing_is_ignored")
+
+
+@pytest.fixture
+def _nothing_is_ignored() -> Iterator[None]:
+    """Take signals as a program in the foreground does, also under nohup and behind a shell's &."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class Part:
