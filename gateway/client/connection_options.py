@@ -20,6 +20,11 @@ class ConnectionOptions:
     """How to connect, and what to ask for in IDENTIFY."""
 
     offer: Offer = _NEGOTIATING
+    output_buffer_wish_bytes: int = 0
+    """
+    What the broker may gather of messages before it writes them, where it allows as much (nsqd:
+    --max-output-buffer-size); 0: what `offer` says, which is not a wish.
+    """
     connect_timeout_ms: int = 2_000
     """Time for each step of the opening: TCP, IDENTIFY, TLS and its OK, compression, AUTH, SUB."""
     close_timeout_ms: int = 2_000

@@ -3,7 +3,8 @@ How a connection to a broker opens: TCP, IDENTIFY, TLS, compression, AUTH, in th
 
 What was asked for and is not had is an error before anything else is written: TLS that the
 broker does not speak, a secret that it wants and nobody brought. Compression is a wish: a broker
-that does not speak it is talked to without. Source: nsqd/protocol_v2.go, IDENTIFY.
+that does not speak it is talked to without; so is the output buffer, but nsqd closes where it
+is asked for too much, and is asked again. Source: nsqd/protocol_v2.go, IDENTIFY.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import os
 import socket
 import ssl
+from dataclasses import replace
 
 import msgspec
 
@@ -38,6 +40,10 @@ from gateway.protocol.compression import DeflateFilter, SnappyFilter
 from gateway.protocol.identify import Answer, Offer
 
 
+class _WishRefused(Exception):
+    """The broker refused an IDENTIFY with a wish in it; it may take one without."""
+
+
 async def open_connection(
     address: str,
     options: ConnectionOptions,
@@ -54,6 +60,19 @@ async def open_connection(
         AuthRequired: It asks for a secret and *options* have none; nothing else was written.
         BrokerRefused: It refuses the secret (E_AUTH_FAILED, E_UNAUTHORIZED).
     """
+    try:
+        return await _open(address, options, listener, take_raw)
+    except _WishRefused:
+        options = replace(options, output_buffer_wish_bytes=0)
+        return await _open(address, options, listener, take_raw)
+
+
+async def _open(
+    address: str,
+    options: ConnectionOptions,
+    listener: ConnectionListener,
+    take_raw: TakeRaw | None,
+) -> BrokerConnection:
     loop = asyncio.get_running_loop()
     try:
         host, port = split_address(address)
@@ -82,6 +101,7 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
     """Agree on what lies below V2."""
     tls = connection.options.tls
     wanted = connection.options.offer
+    wish_bytes = connection.options.output_buffer_wish_bytes
     host_name = socket.gethostname()
     offer = msgspec.structs.replace(
         wanted,
@@ -89,6 +109,7 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
         client_id=wanted.client_id or host_name.partition(".")[0],
         hostname=wanted.hostname or host_name,
         user_agent=wanted.user_agent or f"nsq-gateway/{gateway.__version__}",
+        output_buffer_size=wish_bytes or wanted.output_buffer_size,
     )
     try:
         answer = await connection.identify(offer)
@@ -101,6 +122,8 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
         if answer.deflate:
             await connection.compress(DeflateFilter(offer.deflate_level))
     except BrokerRefused as error:
+        if wish_bytes:
+            raise _WishRefused from error
         raise BrokerUnreachable(connection.address, f"refused IDENTIFY: {error}") from error
     except (OSError, SettingsError) as error:
         raise BrokerUnreachable(connection.address, f"TLS: {_what_happened(error)}") from error

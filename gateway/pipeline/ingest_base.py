@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _MOST_CONNECTIONS = 64
 """To each nsqd for each topic: each has at most max_rdy_count messages in flight."""
+_OUTPUT_BUFFER_BYTES = 65_536
+"""What nsqd gathers: the most that it allows by itself; a message takes a tenth less of our CPU."""
 _TOUCHES = 3
 """How often in a message timeout what is held is touched."""
 _LOOK_S = 1.0
@@ -71,7 +73,12 @@ class IngestBase:
             msg_timeout=settings.msg_timeout_ms,
             output_buffer_timeout=25,
         )
-        self._connection = replace(access.connection, offer=offer, secret=access.secret)
+        self._connection = replace(
+            access.connection,
+            offer=offer,
+            output_buffer_wish_bytes=_OUTPUT_BUFFER_BYTES,
+            secret=access.secret,
+        )
         self._intakes: list[Intake] = []
         self._growing: set[asyncio.Task[None]] = set()
         self._patience = Patience(settings.idle_s, settings.msg_timeout_ms / 1_000)

@@ -46,6 +46,7 @@ OFFERS = {
         for level in (1, 6, 9)
     },
 }
+WISHING = ConnectionOptions(offer=NAMED, output_buffer_wish_bytes=65_536)
 Run = Callable[[Coroutine[Any, Any, None]], None]
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
@@ -498,3 +499,30 @@ async def test_while_the_auth_server_is_down_nobody_comes_in() -> None:
             authorization = connection.authorization
 
     assert Authorization(permission_count=1) == authorization
+
+
+# A wish
+
+
+async def test_nsqd_gathers_as_much_as_is_wished() -> None:
+    """Where it allows that."""
+    async with real_nsqd() as nsqd:
+        connection = await open_connection(nsqd.tcp_address, WISHING, Listener())
+        granted_bytes = connection.answer.output_buffer_size
+        await connection.close()
+
+    assert 65_536 == granted_bytes
+
+
+async def test_an_nsqd_that_allows_less_is_talked_to_all_the_same() -> None:
+    """It closes on a wish that is too large; who asks for so much in the offer is told."""
+    asking = ConnectionOptions(offer=msgspec.structs.replace(NAMED, output_buffer_size=65_536))
+    async with real_nsqd("--max-output-buffer-size=16384") as nsqd:
+        connection = await open_connection(nsqd.tcp_address, WISHING, Listener())
+        reply = await connection.request(Publish("t", b"x"), timeout_ms=5_000)
+        granted_bytes = connection.answer.output_buffer_size
+        await connection.close()
+        with pytest.raises(BrokerUnreachable, match="output buffer size"):
+            await open_connection(nsqd.tcp_address, asking, Listener())
+
+    assert (OK, 16_384) == (reply, granted_bytes)
