@@ -15,28 +15,13 @@ import gateway
 from gateway.errors import SettingsError, StartError
 from gateway.lifetime import run_until_signal
 from gateway.service import BrokerService, Service
-from gateway.settings import BrokerSettings, ServeSettings
+from gateway.settings import BrokerSettings
 from gateway.settings_common import flag_of
 from gateway.telemetry import spawn
+from tests.support.free_settings import FREE, serve_settings
 from tests.support.gateway import become
 from tests.support.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.programs import nsq_gateway
-
-FREE = "127.0.0.1:0"
-
-
-def serve_settings(**values: object) -> ServeSettings:
-    """Return settings on free ports."""
-    return ServeSettings.model_validate(
-        {
-            "listen": FREE,
-            "management_listen": FREE,
-            "broker_tcp_address": FREE,
-            "broker_http_address": FREE,
-            "drain_window_s": 0,
-            **values,
-        }
-    )
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeAlias
 
 from gateway.client.backoff import Backoff
 from gateway.client.mark import Mark
@@ -12,34 +13,36 @@ from gateway.telemetry import get_logger, spawn
 
 logger = get_logger()
 
+Connect: TypeAlias = Callable[[], Awaitable[bool]]
+"""One try: True where no other one is wanted."""
+
 
 class Attempts:
     """
-    Calls *connect* until it is true; at most one round of tries goes on at a time.
+    Calls what is begun until it is true; at most one round of tries goes on at a time.
 
     *what* and *address* name the tries.
     """
 
-    __slots__ = ("_address", "_backoff", "_connect", "_task", "_what", "tried")
+    __slots__ = ("_address", "_backoff", "_task", "_what", "tried")
 
-    def __init__(self, what: str, address: str, connect: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, what: str, address: str) -> None:
         self._what = what
         self._address = address
-        self._connect = connect
         self._backoff: Backoff | None = None
         self._task: asyncio.Task[None] | None = None
         self.tried = Mark()
         """Set when a try has shown whether there is a connection; whoever begins may clear it."""
 
-    def begin_now(self) -> None:
+    def begin_now(self, connect: Connect) -> None:
         """Try at once, and then for ever."""
-        self._spawn(self._try_now())
+        self._spawn(self._try_now(connect))
 
-    def begin_later(self, *, held_s: float) -> None:
+    def begin_later(self, connect: Connect, *, held_s: float) -> None:
         """Try for ever, the first time after a moment; the last connection has held *held_s*."""
         if self._backoff is not None:
             self._backoff.connection_held(held_s)
-        self._spawn(self._try_later())
+        self._spawn(self._try_later(connect))
 
     def _spawn(self, tries: Coroutine[None, None, None]) -> None:
         self._task = spawn(f"{self._what} {self._address}", tries)
@@ -49,22 +52,22 @@ class Attempts:
         if self._task is task:
             self._task = None
 
-    async def _try_now(self) -> None:
-        if not await self._try():
-            await self._try_later()
+    async def _try_now(self, connect: Connect) -> None:
+        if not await self._try(connect):
+            await self._try_later(connect)
 
-    async def _try_later(self) -> None:
+    async def _try_later(self, connect: Connect) -> None:
         backoff = self._backoff
         if backoff is None:
             backoff = self._backoff = Backoff(random.random)
         while True:
             await asyncio.sleep(backoff.next_delay_s())
-            if await self._try():
+            if await self._try(connect):
                 return
 
-    async def _try(self) -> bool:
+    async def _try(self, connect: Connect) -> bool:
         try:
-            return await self._connect()
+            return await connect()
         except Exception:
             # Nobody waits for this task: an end of it would be an end of the tries.
             logger.exception("try failed", task=f"{self._what} {self._address}")

@@ -138,7 +138,7 @@ class Lane:
         self._is_shared = False
         """Whether more than one publish was written in it."""
         self._connection: BrokerConnection | None = None
-        self._attempts = Attempts("connect publisher to", node.address, self._connect)
+        self._attempts = Attempts("connect publisher to", node.address)
         self._has_refused = False
         self._flush_is_due = False
 
@@ -292,7 +292,7 @@ class Lane:
 
     def open(self) -> None:
         """Try to connect in the background, for ever; `tried` is set after the first try."""
-        self._attempts.begin_now()
+        self._attempts.begin_now(self._connect)
 
     async def _connect(self) -> bool:
         """Try to connect; True when the lane is open, else `error` says why not."""
@@ -353,9 +353,9 @@ class Lane:
         self.move_waiting()
         held_s = self._loop.time() - connection.opened_at
         if is_kept and has_refused:
-            self._attempts.begin_now()
+            self._attempts.begin_now(self._connect)
         elif is_kept:
-            self._attempts.begin_later(held_s=held_s)
+            self._attempts.begin_later(self._connect, held_s=held_s)
 
 
 def _size_of(publishes: Sequence[PendingPublish]) -> int:

@@ -130,7 +130,7 @@ class Place:
         the broker's end.
         """
         self._held_s = 0.0
-        self._attempts = Attempts("subscribe on", address, self._connect)
+        self._attempts = Attempts("subscribe on", address)
 
     @property
     def is_open(self) -> bool:
@@ -144,7 +144,7 @@ class Place:
 
     def open(self) -> None:
         """Try at once, and then for ever, until messages can come."""
-        self._attempts.begin_now()
+        self._attempts.begin_now(self._connect)
 
     async def _connect(self) -> bool:
         """Try to connect and subscribe; False where it is to be tried again, `error` says why."""
@@ -216,7 +216,7 @@ class Place:
     def reopen(self) -> None:
         """Try for ever, the first time after a moment; first see whether the channel is there."""
         self.is_in_question = self._subscription.options.is_gone is not None
-        self._attempts.begin_later(held_s=self._held_s)
+        self._attempts.begin_later(self._connect, held_s=self._held_s)
 
     # The end
 

@@ -309,8 +309,9 @@ class Subscription:
     async def close(self) -> None:
         """Leave every broker with CLS, and leave nothing open; idempotent."""
         self.is_closing = True
-        if self._watch is not None:
-            self._watch.close()
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
         if self._timer is not None:
             self._timer.cancel()
         for place in self._open.values():

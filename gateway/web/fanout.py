@@ -194,6 +194,7 @@ class Fanout:
             self._starting.cancel()
             await asyncio.wait({self._starting})
         await self._membership.leave()
+        self._membership.let_go()
 
     # From NSQ
 

@@ -97,6 +97,8 @@ class HttpConnection(HttpToolsProtocol):
                 cycle.message_event.set()
         self.pipeline.clear()
         super().connection_lost(exc)
+        # They know this connection.
+        self._running = self.cycle = None
 
     def drain(self) -> None:
         """Let the answer that is being made say that it is the last one, where it can."""

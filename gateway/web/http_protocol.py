@@ -41,8 +41,8 @@ class HttpProtocol(HttpConnection):
         """What has arrived of a head or a trailer that is not whole, at least."""
         self._has_body = False
         """Whether the last read has brought a part of a body."""
-        self._raw_body: Exchange | None = None
-        """What gets whatever comes from now on: its connection ends with it."""
+        self._is_body_raw = False
+        """Whether all that comes is of the last request, unparsed: the connection ends with it."""
         self._peer_has_finished = False
 
     # From and to other protocols
@@ -74,7 +74,7 @@ class HttpProtocol(HttpConnection):
         self._bytes_in += len(data)
         if self._closing_since is not None or self._garbage is not None:
             return
-        if self._raw_body is not None:
+        if self._is_body_raw:
             self._take_raw_body(data)
             return
         starts_request = self._begun_at is None and self._is_idle
@@ -108,7 +108,7 @@ class HttpProtocol(HttpConnection):
     def _upgrade(self, rest: bytes) -> None:
         """Speak WebSocket, or go on with HTTP: who publishes and offers HTTP/2 need not get it."""
         if isinstance(self.cycle, Exchange) and self.cycle.more_body:
-            self._raw_body = self.cycle
+            self._is_body_raw = True
             self._take_raw_body(rest)
         elif (port := self._port.websockets) is None or not self._should_upgrade():
             return
@@ -120,8 +120,8 @@ class HttpProtocol(HttpConnection):
 
     def _take_raw_body(self, data: bytes) -> None:
         """Take the body of a request that is the last one, and offers another protocol."""
-        exchange = self._raw_body
-        if exchange is None or not exchange.more_body:
+        exchange = self.cycle
+        if not isinstance(exchange, Exchange) or not exchange.more_body:
             return
         if exchange.left_bytes is not None and len(data) >= exchange.left_bytes:
             self._begun_at = None

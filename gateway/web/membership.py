@@ -114,6 +114,13 @@ class Membership(Protocol):
     async def leave(self) -> None:
         """Leave NSQ; nothing is left open. Idempotent."""
 
+    def let_go(self) -> None:
+        """
+        Forget who is told, for good, after `leave`; once.
+
+        They know each other, and would stay until somebody looks for garbage.
+        """
+
 
 class OwnMembership:
     """A consumer of its own; *refusal_channel* stands for the channel where its name is random."""
@@ -125,6 +132,7 @@ class OwnMembership:
         "_listener",
         "_options",
         "_refusal_channel",
+        "_secret",
         "_sources",
         "_spans",
         "_subscription",
@@ -146,6 +154,7 @@ class OwnMembership:
         self._refusal_channel = refusal_channel
         tracing = common.tracing
         self._spans = None if tracing is None else DeliverySpans(tracing, options.topic)
+        self._secret: Secret | None = None
         self._subscription: Subscription | None = None
         self._sources: dict[int, Answer] = {}
         self._claim: Claim | None = None
@@ -161,8 +170,7 @@ class OwnMembership:
     @property
     def secret(self) -> Secret | None:
         """What it has joined with, or tries to."""
-        subscription = self._subscription
-        return None if subscription is None else subscription.options.connection.secret
+        return self._secret
 
     @property
     def msg_timeout_ms(self) -> int:
@@ -196,7 +204,7 @@ class OwnMembership:
         await self.leave()
         options = self._options_with(secret)
         subscription = Subscription(self._common.discovery, options, self._listener)
-        self._subscription = subscription
+        self._subscription, self._secret = subscription, options.connection.secret
         subscription.set_window(self._window)
         if not self._is_reading:
             subscription.pause_reading()
@@ -313,5 +321,12 @@ class OwnMembership:
         self._sources.clear()
         if self._spans is not None:
             self._spans.lost()
-        if self._subscription is not None:
-            await self._subscription.close()
+        subscription = self._subscription
+        if subscription is not None:
+            await subscription.close()
+            if self._subscription is subscription:
+                self._subscription = None
+
+    def let_go(self) -> None:
+        """Forget who is told, for good, after `leave`; once."""
+        del self._listener

@@ -109,3 +109,7 @@ class SharedMembership:
         fanout, self._fanout = self._fanout, None
         if fanout is not None:
             await fanout.leave(self._viewer)
+
+    def let_go(self) -> None:
+        """Forget who is told, for good, after `leave`; once."""
+        del self._viewer

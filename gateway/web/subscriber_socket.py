@@ -280,7 +280,7 @@ class SubscriberSocket(SessionSocket):
             self.close_code = code
             self._hand_back()
         if self._has_left:
-            self._others.keeper.gone(self)
+            self._gone()
 
     # What the session wants
 
@@ -329,6 +329,7 @@ class SubscriberSocket(SessionSocket):
             self._hand_back()
         if self._leaving is not None:
             await asyncio.wait({self._leaving})
+        self._membership.let_go()
 
     def end(self, code: CloseCode, reason: str) -> None:
         """Hand back what is unfinished, send what waits, close with *code*; once."""
@@ -373,4 +374,8 @@ class SubscriberSocket(SessionSocket):
         finally:
             self._has_left = True
             if self._is_lost:
-                self._others.keeper.gone(self)
+                self._gone()
+
+    def _gone(self) -> None:
+        self._others.keeper.gone(self)
+        self._membership.let_go()

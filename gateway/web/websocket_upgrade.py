@@ -73,24 +73,22 @@ class WebSocketUpgrade(asyncio.Protocol):
 
     async def _admit(self, upgrade: Upgrade, greeting: Response) -> None:
         gate = self._port.gate
-        failure: Exception
         try:
             async with asyncio.timeout(_ADMISSION_S):
                 admission = await gate.admit(upgrade)
         except GatewayError as error:
-            failure = error
-            answer = gate.refusal(error, self._request_id)
+            self._turn_away(error, gate.refusal(error, self._request_id))
         except TimeoutError:
-            text = f"nobody has let it in within {_ADMISSION_S:.0f} s; try again later"
-            failure = NoBroker(text)
-            answer = problem(failure, self._request_id)
+            late = NoBroker(f"nobody has let it in within {_ADMISSION_S:.0f} s; try again later")
+            self._turn_away(late, problem(late, self._request_id))
         except Exception as error:
             logger.exception("admission failed", request_id=self._request_id)
-            failure = error
-            answer = problem(error, self._request_id)
+            self._turn_away(error, problem(error, self._request_id))
         else:
             self._open(admission, greeting)
-            return
+
+    def _turn_away(self, failure: Exception, answer: Answer) -> None:
+        """Refuse because of *failure*, unless who asked has gone."""
         if self._admission is not None:
             count_refused_socket(failure)
             self._refuse(answer)

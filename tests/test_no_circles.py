@@ -1,0 +1,76 @@
+"""Whoever has gone is gone at once: what knows itself in a circle would stay until a long look."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from gateway.service import Service
+from gateway.telemetry import REGISTRY
+from tests.support.free_settings import serve_settings
+from tests.support.manual_clock import turn, until
+from tests.support.raw_socket import raw_socket
+from tests.support.subscriber_client import refusal, sub_url, subscribe
+
+PATIENCE_S = 15.0
+CONNECTIONS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("nsq_gateway_sockets_open", {}),
+    ("nsq_gateway_fanouts_open", {}),
+    ("nsq_gateway_nsqd_connections", {"role": "subscriber"}),
+)
+
+
+async def lives(address: str) -> None:
+    """Publish, break off, consume, view, be refused, and go; return when the gateway knows it."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.post(f"http://{address}/pub?topic=t", content=b"x")
+    async with raw_socket(address) as raw:
+        await raw.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhalf")
+        await turn(10)
+    url = f"http://{address}"
+    async with subscribe(url, "t", "c") as consumer, subscribe(url, "t"):
+        await consumer.finish(await consumer.message())
+    status, _ = await refusal(sub_url(url, "no name"))
+    assert 400 == status
+    async with asyncio.timeout(PATIENCE_S):
+        await until(has_gone)
+
+
+def has_gone() -> bool:
+    """Tell whether no connection is left, on either side, but those that publish."""
+    return not any(REGISTRY.get_sample_value(name, labels) for name, labels in CONNECTIONS)
+
+
+@contextmanager
+def circles() -> Iterator[Counter[str]]:
+    """Give what of ours was in circles, or hung on one, when the block has ended."""
+    found: Counter[str] = Counter()
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kinds = (type(each) for each in gc.garbage)
+        found.update(kind.__qualname__ for kind in kinds if kind.__module__.startswith("gateway."))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def test_who_has_gone_leaves_no_circle() -> None:
+    """A publish, half a publish, a consumer, a viewer and a refused upgrade."""
+    service = Service(serve_settings())
+    await service.start()
+    await lives(service.address)
+    with circles() as found:
+        await lives(service.address)
+    await service.stop()
+
+    assert Counter() == found
