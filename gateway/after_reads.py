@@ -1,4 +1,4 @@
-"""To judge a silence, after the event loop has read what came while it stood still."""
+"""Calls that wait until the event loop has read what came while it stood still."""
 
 from __future__ import annotations
 

@@ -35,12 +35,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 _ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
 
 class GatewayError(Exception):
     """Root of the tree."""
+
+
+ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class SettingsError(GatewayError):
@@ -272,3 +276,16 @@ class RemoteProtocolError(ProtocolError):
         super().__init__(f"{code} {description}".strip())
         self.code = code
         self.description = description
+
+
+def alike(error: ErrorT) -> ErrorT:
+    """
+    Return an error that says the same, without traceback and cause.
+
+    For one that is kept, or raised for several: a traceback leads to whoever was there, who may
+    lead to the error again, and grows each time.
+    """
+    again = type(error).__new__(type(error))
+    again.args = error.args
+    again.__dict__.update(error.__dict__)
+    return again

@@ -23,7 +23,8 @@ def _nothing_is_ignored() -> Iterator[None]:
     before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     yield
     for number, handler in before.items():
-        signal.signal(number, handler)
+        if handler is not None:
+            signal.signal(number, handler)
 
 
 class Part:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import httpx
 
 from gateway.service import Service
 from gateway.telemetry import REGISTRY
 from tests.support.free_settings import serve_settings
+from tests.support.guarded_broker import GuardedBroker
 from tests.support.manual_clock import turn, until
 from tests.support.raw_socket import raw_socket
-from tests.support.subscriber_client import refusal, sub_url, subscribe
+from tests.support.subscriber_client import open_socket, refusal, sub_url, subscribe
+
+Live: TypeAlias = Callable[[str], Awaitable[None]]
 
 PATIENCE_S = 15.0
 CONNECTIONS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -26,7 +30,7 @@ CONNECTIONS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 async def lives(address: str) -> None:
-    """Publish, break off, consume, view, be refused, and go; return when the gateway knows it."""
+    """Publish, break off, consume, view, be refused, and go."""
     async with httpx.AsyncClient(trust_env=False) as client:
         await client.post(f"http://{address}/pub?topic=t", content=b"x")
     async with raw_socket(address) as raw:
@@ -37,13 +41,23 @@ async def lives(address: str) -> None:
         await consumer.finish(await consumer.message())
     status, _ = await refusal(sub_url(url, "no name"))
     assert 400 == status
-    async with asyncio.timeout(PATIENCE_S):
-        await until(has_gone)
 
 
-def has_gone() -> bool:
-    """Tell whether no connection is left, on either side, but those that publish."""
-    return not any(REGISTRY.get_sample_value(name, labels) for name, labels in CONNECTIONS)
+async def refused_lives(address: str) -> None:
+    """Bring a secret that is refused, in each way, and go."""
+    url = f"http://{address}"
+    for channel in ("c", None):
+        headers = {"Authorization": "Bearer wrong"}
+        status, _ = await refusal(sub_url(url, "t", channel), headers=headers)
+        assert 403 == status
+        async with open_socket(sub_url(url, "t", channel)) as client:
+            await client.send({"cmd": "AUTH", "secret": "wrong"})
+            assert 4503 == (await client.closed())[0]
+
+
+def connections() -> list[float]:
+    """Return how many there are on either side, but those that publish."""
+    return [REGISTRY.get_sample_value(name, labels) or 0 for name, labels in CONNECTIONS]
 
 
 @contextmanager
@@ -66,11 +80,28 @@ def circles() -> Iterator[Counter[str]]:
 
 async def test_who_has_gone_leaves_no_circle() -> None:
     """A publish, half a publish, a consumer, a viewer and a refused upgrade."""
-    service = Service(serve_settings())
-    await service.start()
-    await lives(service.address)
-    with circles() as found:
-        await lives(service.address)
-    await service.stop()
+    assert Counter() == await left_by(lives)
+
+
+async def test_who_was_refused_leaves_no_circle() -> None:
+    """By its secret: a consumer and a viewer, before the upgrade and after it."""
+    broker = GuardedBroker()
+    await broker.start()
+
+    found = await left_by(refused_lives, nsqd_tcp_address=broker.address)
+    await broker.stop()
 
     assert Counter() == found
+
+
+async def left_by(live: Live, **values: object) -> Counter[str]:
+    """Return what is in circles after a gateway with the settings *values* has seen *live*."""
+    service = Service(serve_settings(**values))
+    await service.start()
+    before = connections()
+    with circles() as found:
+        await live(service.address)
+        async with asyncio.timeout(PATIENCE_S):
+            await until(lambda: connections() == before)
+    await service.stop()
+    return found

@@ -100,6 +100,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Refuse a command that ends in the middle of its body, in nsqd's words; then close."""
         self._take(self._protocol.receive_eof())
+        self.close()
         return False
 
     def _take(self, events: list[Event]) -> None:
@@ -223,13 +224,13 @@ class ClientConnection(asyncio.Protocol):
             return
         if now + _EARLY_S >= self._next_heartbeat:
             self._next_heartbeat = now + interval_s
-            self._asked_at = min(self._asked_at, now)
             if self._blocked_since is None:
+                self._asked_at = min(self._asked_at, now)
                 self._transport.write(self._protocol.send(HEARTBEAT_FRAME))
         self._schedule_pulse()
 
     def _cut_if_dead(self, interval_s: float) -> None:
-        """Cut the peer, unless its word was only not read yet."""
+        """Cut the peer, unless it has said something by now, or begun to read."""
         if self._loop.time() + _EARLY_S >= self._dead_at(interval_s):
             self._transport.abort()
         else:

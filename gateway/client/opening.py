@@ -3,13 +3,14 @@ How a connection to a broker opens: TCP, IDENTIFY, TLS, compression, AUTH, in th
 
 What was asked for and is not had is an error before anything else is written: TLS that the
 broker does not speak, a secret that it wants and nobody brought. Compression is a wish: a broker
-that does not speak it is talked to without; so is the output buffer, but nsqd closes where it
-is asked for too much, and is asked again. Source: nsqd/protocol_v2.go, IDENTIFY.
+that does not speak it is talked to without. So is a larger output buffer: nsqd closes where that
+is too much, and is connected to again without it. Source: nsqd/protocol_v2.go, IDENTIFY.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -60,11 +61,10 @@ async def open_connection(
         AuthRequired: It asks for a secret and *options* have none; nothing else was written.
         BrokerRefused: It refuses the secret (E_AUTH_FAILED, E_UNAUTHORIZED).
     """
-    try:
+    with contextlib.suppress(_WishRefused):
         return await _open(address, options, listener, take_raw)
-    except _WishRefused:
-        options = replace(options, output_buffer_wish_bytes=0)
-        return await _open(address, options, listener, take_raw)
+    options = replace(options, output_buffer_wish_bytes=0)
+    return await _open(address, options, listener, take_raw)
 
 
 async def _open(
@@ -112,7 +112,7 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
         output_buffer_size=wish_bytes or wanted.output_buffer_size,
     )
     try:
-        answer = await connection.identify(offer)
+        answer = await _identify(connection, offer)
         if (reason := _mismatch(offer, answer)) is not None:
             raise BrokerUnreachable(connection.address, reason)
         if tls is not None:
@@ -122,11 +122,19 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
         if answer.deflate:
             await connection.compress(DeflateFilter(offer.deflate_level))
     except BrokerRefused as error:
-        if wish_bytes:
-            raise _WishRefused from error
         raise BrokerUnreachable(connection.address, f"refused IDENTIFY: {error}") from error
     except (OSError, SettingsError) as error:
         raise BrokerUnreachable(connection.address, f"TLS: {_what_happened(error)}") from error
+
+
+async def _identify(connection: BrokerConnection, offer: Offer) -> Answer:
+    """Ask for what *offer* says; raises `_WishRefused` where it is refused with a wish in it."""
+    try:
+        return await connection.identify(offer)
+    except BrokerRefused as error:
+        if connection.options.output_buffer_wish_bytes:
+            raise _WishRefused from error
+        raise
 
 
 def _mismatch(offer: Offer, answer: Answer) -> str | None:

@@ -14,7 +14,7 @@ from gateway.client.connection_options import share
 from gateway.client.mark import Mark
 from gateway.client.opening import open_connection
 from gateway.client.ready import ReadyRow
-from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError
+from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError, alike
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.raw_messages import RawMessages
 
@@ -170,7 +170,7 @@ class Place:
             await connection.subscribe(options.topic, options.channel)
         except (BrokerUnreachable, AuthRequired, BrokerRefused) as error:
             self.connection = None
-            self.error = error
+            self.error = alike(error)
             subscription.try_failed(error)
             return False
         except BaseException:

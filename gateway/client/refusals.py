@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import TypeVar
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, alike
 
 KEEP_S = 1.0
 MAX_ENTRIES = 10_000
-
-ErrorT = TypeVar("ErrorT", bound=GatewayError)
 
 
 class Refusals:
@@ -42,22 +39,14 @@ class Refusals:
         """Keep *error* for who asks for *key* within `keep_s` from *now* (monotonic seconds)."""
         self._kept.pop(key, None)
         self.until = now + self._keep_s
-        self._kept[key] = (self.until, _again(error))
+        self._kept[key] = (self.until, alike(error))
         while self._is_first_over(now) or len(self._kept) > self._max_entries:
             del self._kept[next(iter(self._kept))]
 
     def find(self, key: Hashable, now: float) -> GatewayError | None:
         """Return a new error like the one that is kept for *key*, None when there is none."""
         kept = self._kept.get(key)
-        return _again(kept[1]) if kept is not None and now < kept[0] else None
+        return alike(kept[1]) if kept is not None and now < kept[0] else None
 
     def _is_first_over(self, now: float) -> bool:
         return next(iter(self._kept.values()))[0] <= now
-
-
-def _again(error: ErrorT) -> ErrorT:
-    """Return an error that says the same, without traceback and cause: each caller has its own."""
-    again = type(error).__new__(type(error))
-    again.args = error.args
-    again.__dict__.update(error.__dict__)
-    return again

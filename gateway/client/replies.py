@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from gateway.errors import BrokerRefused, BrokerUnreachable
+from gateway.errors import BrokerRefused, BrokerUnreachable, alike
 from gateway.protocol.frames import ErrorFrame, Response
 
 Reply: TypeAlias = Response | ErrorFrame | BrokerUnreachable
@@ -59,7 +59,7 @@ async def response_of(reply: asyncio.Future[Reply], timeout_ms: int) -> Response
     if isinstance(said, ErrorFrame):
         raise BrokerRefused(said.code, said.description)
     if isinstance(said, BrokerUnreachable):
-        raise said
+        raise alike(said)
     return said
 
 

@@ -115,17 +115,14 @@ class Subscription:
             NoBroker: None of them can be reached now. Nothing is left open in all three cases.
         """
         try:
-            error = await self._start()
+            await self._start()
         except BaseException:
             await self.close()
             raise
-        if error is not None:
-            await self.close()
-            raise error
         self._is_started = True
 
-    async def _start(self) -> GatewayError | None:
-        """Try every broker; return why there is no subscription, None when there is one."""
+    async def _start(self) -> None:
+        """Try every broker; raise why there is no subscription."""
         watch = self._watch = self._discovery.watch_topic(self.options.topic, self._found)
         self._found(watch.addresses)
         opened = spawn("wait for a first source", self._first_source.wait())
@@ -133,7 +130,7 @@ class Subscription:
         try:
             await asyncio.wait({opened, all_tried}, return_when=asyncio.FIRST_COMPLETED)
             if self._first_source.is_set():
-                return None
+                return
             is_answered = all_tried.result()
         finally:
             opened.cancel()
@@ -141,7 +138,8 @@ class Subscription:
             await asyncio.wait({opened, all_tried})
         # "Not yet" is an answer: the topic's first message will bring its broker.
         is_early = is_answered and self._discovery.has_lookups and not self._places
-        return None if is_early else self._why_none()
+        if not is_early:
+            raise self._why_none()
 
     async def _try_all(self, watch: Watch) -> bool:
         """Wait for the lookups and for a first try on each broker; True when a lookup answered."""

@@ -169,7 +169,8 @@ class Observation(ProgressListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Know that it lives, and that nothing comes."""
-        del event
+        if str(event.runId) != self._run_id:
+            return  # Spark's words may come late
         self._hear(self._query)
         self._report.idle()
 

@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from gateway.client.subscription import SubscriptionOptions
-from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError, NoBroker
+from gateway.errors import (
+    AuthRequired,
+    BrokerRefused,
+    BrokerUnreachable,
+    GatewayError,
+    NoBroker,
+    alike,
+)
 from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import Answer
@@ -138,7 +145,7 @@ class Fanout:
             if not isinstance(error, GatewayError):
                 logger.exception("fan-out failed", topic=self.key.topic)
             self._fanouts.forget(self)
-            self._error = error
+            self._error = alike(error)
 
     # Viewers
 
@@ -162,8 +169,7 @@ class Fanout:
         if not self._starting.done():
             await asyncio.wait({self._starting})
         if self._error is not None:
-            # Without the frames of others who were told: it does not grow.
-            raise self._error.with_traceback(None)
+            raise alike(self._error)
         self._viewers[viewer] = None
         for source, answer in list(self._membership.answers.items()):
             viewer.source_opened(source, answer)

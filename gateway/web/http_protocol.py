@@ -56,7 +56,9 @@ class HttpProtocol(HttpConnection):
         self._port.closed(self)
         self.connections.discard(self)
         asked = Asked(self.parser.get_method(), self.url, self.headers, self._caller())
-        self.parser = None  # type: ignore[assignment] # it holds us, and the socket may stay long
+        # They hold us, and the socket may stay long.
+        self.parser = None  # type: ignore[assignment]
+        self._running = self.cycle = None
         WebSocketUpgrade(port, (self.transport, self.server_state), asked, early)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]

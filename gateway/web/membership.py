@@ -16,7 +16,7 @@ from gateway.client.channel_survey import ChannelSurvey, PauseWatch
 from gateway.client.lookup import Discovery
 from gateway.client.refusals import Refusals
 from gateway.client.subscription import Subscription, SubscriptionListener, SubscriptionOptions
-from gateway.errors import AuthRequired, BrokerRefused
+from gateway.errors import AuthRequired, BrokerRefused, alike
 from gateway.protocol.authorization import Authorization
 from gateway.protocol.frames import Message
 from gateway.protocol.identify import Answer
@@ -200,7 +200,7 @@ class OwnMembership:
         channel = self.channel if self._refusal_channel is None else self._refusal_channel
         key = (secret, self._options.topic, channel)
         if (refused := refusals.find(key, loop.time())) is not None:
-            raise refused
+            raise alike(refused)  # not what this frame knows: its traceback leads here
         await self.leave()
         options = self._options_with(secret)
         subscription = Subscription(self._common.discovery, options, self._listener)

@@ -33,7 +33,7 @@ from gateway.web.membership import Membership, OwnMembership
 from gateway.web.refusal_account import COMMAND, RATE_LIMITED
 from gateway.web.session_socket import SessionSocket, nothing_new
 from gateway.web.socket_account import SLOW
-from gateway.web.socket_ends import CLOSE_CODES, why_not_subscribed
+from gateway.web.socket_ends import CLOSE_CODES, NoSubscription, why_not_subscribed
 from gateway.web.socket_parts import SocketOptions, Surroundings
 from gateway.web.websocket_port import WebSocket
 
@@ -191,25 +191,28 @@ class SubscriberSocket(SessionSocket):
 
     async def _authenticate(self, secret: Secret) -> None:
         """Subscribe with the client's secret, or end."""
-        failure: Exception | None = None
+        why = await self._try(secret)
+        if why is None:
+            self._tell(self._session.go_on)
+            return
+        self._tell(
+            lambda _: self._session.auth_failed(
+                why.code, why.message, why.reason, retryable=why.is_retryable
+            )
+        )
+
+    async def _try(self, secret: Secret) -> NoSubscription | None:
+        """Subscribe with the client's secret; return what stands against it."""
         try:
             self._others.keeper.identified(self, secret)
             await self._join(secret)
         except Exception as error:
             if not isinstance(error, GatewayError):
                 logger.exception("subscription failed", request_id=self.request_id)
-            failure = error
+            return why_not_subscribed(error)
         finally:
             self._joining = None
-        if failure is None:
-            self._tell(self._session.go_on)
-            return
-        why = why_not_subscribed(failure)
-        self._tell(
-            lambda _: self._session.auth_failed(
-                why.code, why.message, why.reason, retryable=why.is_retryable
-            )
-        )
+        return None
 
     # From NSQ
 

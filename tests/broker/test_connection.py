@@ -24,6 +24,7 @@ from gateway.protocol.wire import Limits
 from gateway.telemetry import spawn
 from tests.support.broker_core import common, stored
 from tests.support.embedded_broker import embedded_broker
+from tests.support.manual_clock import until
 from tests.support.raw_socket import RawSocket, raw_socket
 from tests.support.v2_peer import (
     ERROR,
@@ -312,6 +313,32 @@ async def _deaf_consumer() -> None:
             await keep_alive(deaf, beside=other)
 
     assert 0 < sent < count // 2
+
+
+@LOOPS
+def test_a_consumer_that_has_said_its_last_and_does_not_read_is_cut(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is unsent keeps its connection open, and no heartbeat is due any more."""
+    monkeypatch.setattr("gateway.broker.connection.CLOSE_TIMEOUT_S", 0.1)
+    run(_half_closed())
+
+
+async def _half_closed() -> None:
+    async with (
+        embedded_broker() as broker,
+        raw_socket(broker.tcp_address) as deaf,
+        v2_peer(broker.tcp_address) as producer,
+    ):
+        await deaf.send(b"  V2SUB t deaf\nRDY 2500\n")
+        await deaf.read_exactly(10)
+        for _ in range(10):
+            assert OK == await producer.ask(multi_publish(b"t", *[bytes(100_000)] * 40))
+        found = channel(broker, "t", "deaf")
+        assert found is not None
+        deaf.end()
+        async with asyncio.timeout(PATIENCE_S):
+            await until(lambda: not found.consumers)
 
 
 async def keep_alive(deaf: RawSocket, *, beside: V2Peer) -> None:
