@@ -37,14 +37,13 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
+ErrorT = TypeVar("ErrorT", bound=Exception)
+
 _ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
 
 class GatewayError(Exception):
     """Root of the tree."""
-
-
-ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class SettingsError(GatewayError):

@@ -22,6 +22,12 @@ from tests.support.subscriber_client import open_socket, refusal, sub_url, subsc
 Live: TypeAlias = Callable[[str], Awaitable[None]]
 
 PATIENCE_S = 15.0
+POST = b"POST /pub?topic=u HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"
+UPGRADE = (
+    b"GET /sub?topic=u&channel=c HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 CONNECTIONS: tuple[tuple[str, dict[str, str]], ...] = (
     ("nsq_gateway_sockets_open", {}),
     ("nsq_gateway_fanouts_open", {}),
@@ -36,6 +42,11 @@ async def lives(address: str) -> None:
     async with raw_socket(address) as raw:
         await raw.send(b"POST /pub?topic=t HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhalf")
         await turn(10)
+    async with raw_socket(address) as raw:
+        await raw.send(POST)
+        await raw.read_until(b"OK")
+        await raw.send(UPGRADE)
+        await raw.read_until(b'"cmd":"SUB"')
     url = f"http://{address}"
     async with subscribe(url, "t", "c") as consumer, subscribe(url, "t"):
         await consumer.finish(await consumer.message())
@@ -79,7 +90,7 @@ def circles() -> Iterator[Counter[str]]:
 
 
 async def test_who_has_gone_leaves_no_circle() -> None:
-    """A publish, half a publish, a consumer, a viewer and a refused upgrade."""
+    """A publish, half of one, one before an upgrade, a consumer, a viewer, a refused upgrade."""
     assert Counter() == await left_by(lives)
 
 

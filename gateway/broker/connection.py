@@ -70,6 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._heartbeat_interval_s: float | None = None
         self._next_heartbeat = 0.0
         self._asked_at = math.inf
+        """When the first heartbeat since its last command was written; infinite: none was."""
         self._blocked_since: float | None = None
         self._pulse: asyncio.TimerHandle | None = None
         self._is_identified = False

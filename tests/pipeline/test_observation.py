@@ -155,6 +155,17 @@ def test_to_be_idle_is_a_word_of_the_query_that_runs() -> None:
     assert sample("last_progress_timestamp_seconds", query="q")
 
 
+def test_that_an_earlier_run_was_idle_says_nothing_of_this_one() -> None:
+    """Spark's words may come late."""
+    watched = observation(Clock())
+    watched.onQueryStarted(started())
+    _LAST.labels("q").set(0)
+
+    watched.onQueryIdle(QueryIdleEvent(RUN, uuid4(), ""))
+
+    assert 0 == sample("last_progress_timestamp_seconds", query="q")
+
+
 def test_a_short_trigger_gives_as_long_as_spark_takes_to_say_that_nothing_comes() -> None:
     """That is once in ten seconds."""
     clock = Clock()

@@ -11,25 +11,14 @@ from gateway.listener import bind_tcp
 from gateway.settings import ServeSettings
 from gateway.settings_common import flag_of
 from gateway.workers.supervisor import Supervisor
+from tests.support.free_settings import FREE, serve_settings
 from tests.support.gateway import become
 from tests.support.leftovers import nothing_left_behind
-
-FREE = "127.0.0.1:0"
 
 
 def settings(**values: object) -> ServeSettings:
     """Return settings on free ports, with two workers."""
-    return ServeSettings.model_validate(
-        {
-            "listen": FREE,
-            "management_listen": FREE,
-            "broker_tcp_address": FREE,
-            "broker_http_address": FREE,
-            "drain_window_s": 0,
-            "workers": 2,
-            **values,
-        }
-    )
+    return serve_settings(**{"workers": 2, **values})
 
 
 async def test_the_start_says_the_shared_address_and_how_many_workers_there_are() -> None:
