@@ -26,7 +26,7 @@ GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses spark-classes test screenshots soak soak-history soak-crowd soak-pipeline check format bench bench-pipeline lock clean
+.PHONY: help run setup witnesses offer-witnesses spark-classes test fuzz docs screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ help: ## list the targets
 # so that a signal reaches it once.
 define SERVE_PROGRAM
 import sys
-from gateway.cli import main
+from gateway.cli.main import main
 sys.argv[0] = "nsq-gateway"
 try:
     main()
@@ -45,42 +45,54 @@ except SystemExit as end:
     sys.exit(0 if end.code == 130 else end.code)
 endef
 run: export SERVE_PROGRAM := $(SERVE_PROGRAM)
-run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C ends it
+run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C stops it
 	@exec $(BIN)/python -c "$$SERVE_PROGRAM" serve $(ARGS)
 
-setup: $(VENV)/.dev ## complete .venv with everything that tests and checks need
+setup: $(VENV)/.dev ## create or complete .venv with all dependencies of tests and checks
 
-witnesses: $(WITNESSES) $(CHART_WITNESSES) $(NODE_WITNESSES) tools/bin/promtool tools/bin/checkov ## get the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (npm), promtool (apt)
+witnesses: $(WITNESSES) $(CHART_WITNESSES) $(NODE_WITNESSES) tools/bin/promtool tools/bin/checkov ## install the programs that tests compare with: nsqd 1.3.0 and others (needs Go), Node's (npm), promtool (apt)
 
 # What one test may take before it fails, with a stack for each thread; the longest needs a tenth of it.
-TEST_LIMIT_S ?= 900
+TEST_LIMIT_S ?= 600
 
-test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, beside outside programs too
-	$(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) $(ARGS)
+test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, also those that compare with other programs
+	$(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) --durations 20 $(ARGS)
 
-screenshots: setup witnesses ## take the pictures of the console in docs/images/ anew; needs Chromium
-	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet tests/end_to_end/browser/test_console_pictures.py
+docs: setup ## generate the page of /docs, and openapi.json, from openapi.yaml
+	$(BIN)/python tools/make_docs_page.py
+
+screenshots: setup witnesses ## update the pictures of the console in docs/images/; needs Chromium
+	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet tests/end_to_end/browser/test_console_screenshots.py
 
 SOAK_ROUNDS ?= 5
 SOAK_SEEDS  ?= $(shell $(PYTHON) -c 'import random; print(*random.sample(range(10**6), 10), sep=",")')
 
 SOAK_S ?= 1800
 
-soak: setup witnesses ## half an hour of mixed load, which must leave nothing behind (SOAK_S=1800)
+soak: setup witnesses ## run half an hour of mixed load, and check for leaks (SOAK_S=1800)
 	NSQ_GATEWAY_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_soak.py $(ARGS)
 
-soak-history: setup witnesses ## break clients, gateway and nsqd for a quarter of an hour or so (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
+FUZZ_S ?= 3600
+
+fuzz: setup witnesses ## run random histories against the models for an hour each (FUZZ_S=3600 ARGS="-k http")
+	NSQ_GATEWAY_FUZZ_S=$(FUZZ_S) $(BIN)/python -m pytest -rP --numprocesses auto -m fuzz $(ARGS)
+
+soak-history: setup witnesses ## inject faults into clients, gateway and nsqd for about a quarter of an hour (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
 	NSQ_GATEWAY_HISTORY_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_HISTORY_SEEDS=$(SOAK_SEEDS) \
 	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_history.py -k violation $(ARGS)
 
-soak-crowd: setup witnesses ## break networks and gateways under 20 clients of nsq.js (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
+soak-crowd: setup witnesses ## inject faults into networks and gateways with 20 clients of nsq.js (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
 	NSQ_GATEWAY_CROWD_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_CROWD_SEEDS=$(SOAK_SEEDS) \
 	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_module_crowd.py -k everything_once $(ARGS)
 
-soak-pipeline: setup witnesses spark-classes ## kill the processes of archives on Spark (SOAK_ROUNDS=5)
+soak-pipeline: setup witnesses spark-classes ## kill the processes of Spark archives (SOAK_ROUNDS=5)
 	NSQ_GATEWAY_SPARK_KILLS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_kills.py $(ARGS)
 
-check: setup ## format, lint, types, architecture; changes nothing
+verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg tables, and read them with Spark and DuckDB (installs two more versions of Spark, 1 GB)
+	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_tables_on_spark.py $(ARGS)
+	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_examples_on_spark.py -k delta_table $(ARGS)
+
+check: setup ## check format, lint, types and architecture; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -88,17 +100,17 @@ check: setup ## format, lint, types, architecture; changes nothing
 	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON are not checked"; fi
 	$(BIN)/python -m pytest --quiet tests/test_architecture.py
 
-format: setup ## write every file as `make check` wants it
+format: setup ## format every file as `make check` requires
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	@if [ -x $(BIOME) ]; then $(BIOME) check --write $(WITH_STYLE); \
 	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON stay as they are"; fi
 
-bench: $(VENV)/.bench witnesses tools/bin/steady tools/bin/nsq_to_file ## measure beside the real nsqd and print ratios; needs Go and wrk
+bench: $(VENV)/.bench witnesses tools/bin/steady tools/bin/nsq_to_file ## measure, compare with the real nsqd and print ratios; needs Go and wrk
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-pipeline: override ARGS := pipeline $(ARGS)
-bench-pipeline: bench ## the same for the pipeline on Spark alone; needs Java 17
+bench-pipeline: bench ## measure the Spark pipeline only; needs Java 17
 
 # ---- The environment -------------------------------------------------------------------------
 # A stamp is younger than what it was made from; a changed list of requirements installs again.
@@ -231,8 +243,15 @@ offer-witnesses:
 # Spark's classes, written once for each Spark and Java: each session of the tests then starts seconds
 # sooner. Nothing needs them, so nothing fails for want of them.
 spark-classes: setup
-	@if command -v java >/dev/null; then $(BIN)/python -m tests.support.spark_classes \
+	@if command -v java >/dev/null; then $(BIN)/python -m tests.support.spark_cds \
 	    || echo "Spark's classes could not be written (see above); its tests take longer"; fi
+
+# Spark 4.2 with Delta, and Spark 4.1, which Iceberg's newest module is for: some 500 MB each, for the
+# tests of tables. Their first run fetches the jars of both from Maven.
+.venv-delta .venv-iceberg: .venv-%: requirements/%.txt
+	rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement $<
 
 # ---- Upkeep ----------------------------------------------------------------------------------
 
@@ -240,20 +259,27 @@ spark-classes: setup
 LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command 'make lock'
 LOCK := $(LOCK_FREE) --group build
+# Each release of Delta is for some releases of Spark: this one brings Spark 4.2 (docs/pipeline-delta.md).
+# deltalake and DuckDB read the tables without Spark.
+DELTA := delta-spark==4.4.0 deltalake duckdb
+# It reads what the archive has written; Iceberg has nothing for a later Spark (docs/pipeline-iceberg.md).
+ICEBERG := 'pyspark>=4.1,<4.2'
 
-lock: .venv-lock/bin/uv ## pin requirements/*.txt anew from the ranges in pyproject.toml (ARGS=--upgrade)
+lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=--upgrade)
 	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
 	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
 	echo 'checkov>=3.3' | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/checkov.txt -
+	printf '%s\n' $(DELTA) | $(LOCK_FREE) $(ARGS) --no-annotate --extra spark --output-file requirements/delta.txt pyproject.toml -
+	printf '%s\n' $(ICEBERG) | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/iceberg.txt -
 
 .venv-lock/bin/uv:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip --disable-pip-version-check --quiet install uv==0.13.8
 
-clean: ## remove everything that the targets above made
-	rm -rf $(VENV) .venv-lock tools/bin *.egg-info build dist .coverage
+clean: ## remove everything created by the targets above
+	rm -rf $(VENV) .venv-lock .venv-delta .venv-iceberg tools/bin *.egg-info build dist .coverage
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +

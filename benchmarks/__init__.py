@@ -1,1 +1,1 @@
-"""How fast, beside named peers, in one run on one machine: ratios, never times."""
+"""Benchmarks: throughput, latency and memory, relative to peers measured in the same run."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks [NAME …] [--quick]: measure in turn in one run, and print ratios."""
+"""python -m benchmarks [NAME …] [--quick]: compare the gateway with its peers, as ratios."""
 
 from __future__ import annotations
 
@@ -51,17 +51,21 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> None:
-    """Run what was asked for, print a row as soon as it is there, save them all."""
+    """Run the selected benchmarks, print each row when it is measured, and save all rows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--quick", action="store_true", help="short runs: to see that all works")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs, to check that the benchmarks work"
+    )
     asked = parser.parse_args()
     names = asked.names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         parser.error(f"{unknown[0]} is none of {', '.join(BENCHMARKS)}")
     for witness in ("nsqd", "go-nsq-consumer", "go-nsq-publisher"):
         if not (WITNESSES / witness).exists():
-            raise SystemExit(f"tools/bin/{witness} is missing; make witnesses builds it (needs Go)")
+            raise SystemExit(
+                f"tools/bin/{witness} is missing; build it with make witnesses (needs Go)"
+            )
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     print(f"{machine}, loopback, real nsqd 1.3.0; load average {os.getloadavg()[0]:.1f} at start")
     print("each figure is the median of all rounds; rounds: lowest and highest ratio of one round")

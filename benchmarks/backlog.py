@@ -1,4 +1,4 @@
-"""A channel that is filled before it is consumed, and consumers that are programs."""
+"""A channel that is filled before it is consumed, and consumers as programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.harness import ROOT, WITNESSES, Server, Spent, ask
+from benchmarks.harness import ROOT, WITNESSES, Server, Usage, fetch
 from benchmarks.tcp_client import fill
 
 TOPIC, CHANNEL = "bench", "bench"
@@ -22,7 +22,7 @@ _CLIENT_TIMEOUT_S = 180.0
 
 @contextlib.contextmanager
 def channel(broker: Server, *, count: int, bodies: Sequence[bytes] = ()) -> Iterator[None]:
-    """Give a channel that holds *count* messages; see `channels`."""
+    """Create a channel with *count* messages; see `channels`."""
     with channels(broker, [CHANNEL], count=count, bodies=bodies):
         yield
 
@@ -32,48 +32,47 @@ def channels(
     broker: Server, names: Sequence[str], *, count: int, bodies: Sequence[bytes] = ()
 ) -> Iterator[None]:
     """
-    Give channels that hold *count* messages each, and delete their topic when the block ends.
+    Create channels with *count* messages each; delete their topic when the block ends.
 
-    The messages are *bodies*, as often as it goes; without any, texts of 200 B. The channels are
-    there before, and all messages in them, or the broker would still be moving them from the
-    topic while they are consumed. Leaves with a sentence when the block has not finished each
-    message once.
+    The messages repeat *bodies*, by default texts of 200 B. They are all in the channels before the
+    block starts, so that the broker does not move them from the topic while they are consumed.
+    Exits with an error if the block has not finished each message exactly once.
     """
-    ask(broker, f"/topic/create?topic={TOPIC}", method="POST")
+    fetch(broker, f"/topic/create?topic={TOPIC}", method="POST")
     for name in names:
-        ask(broker, f"/channel/create?topic={TOPIC}&channel={name}", method="POST")
+        fetch(broker, f"/channel/create?topic={TOPIC}&channel={name}", method="POST")
     if count:
         publish(broker, count, bodies)
     yield
     for stats in _wait(broker, _is_settled, "is empty and alone"):
         if stats["requeue_count"] or stats["timeout_count"]:
-            raise SystemExit(f"messages came back, so some were delivered twice: {stats}")
-    ask(broker, f"/topic/delete?topic={TOPIC}", method="POST")
+            raise SystemExit(f"messages were requeued, so some were delivered twice: {stats}")
+    fetch(broker, f"/topic/delete?topic={TOPIC}", method="POST")
 
 
 def publish(broker: Server, count: int, bodies: Sequence[bytes] = ()) -> None:
-    """Publish *count* messages, and return once they stand in every channel: none may be taken."""
+    """Publish *count* messages; return when every channel holds them. Nothing may consume them."""
     uvloop.run(fill(broker.tcp, TOPIC, count, bodies))
     _wait(broker, lambda stats: stats["depth"] == count, f"has {count} messages")
 
 
 def publish_only(broker: Server, count: int) -> None:
-    """Publish *count* messages to whoever consumes."""
+    """Publish *count* messages to the current consumers."""
     uvloop.run(fill(broker.tcp, TOPIC, count))
 
 
 def wait_until_empty(broker: Server, timeout_s: float = _SETTLE_TIMEOUT_S) -> None:
-    """Return once every message is finished."""
+    """Wait until every message is finished."""
     _wait(broker, _is_empty, "is empty", timeout_s)
 
 
 def wait_until_consumed(broker: Server) -> None:
-    """Return once somebody is subscribed."""
+    """Wait until a consumer is subscribed."""
     _wait(broker, lambda stats: stats["client_count"] > 0, "is consumed")
 
 
 def wait_until_alone(broker: Server) -> None:
-    """Return once nobody is subscribed any more."""
+    """Wait until no consumer is subscribed."""
     _wait(broker, lambda stats: not stats["client_count"], "is alone")
 
 
@@ -82,7 +81,7 @@ def _is_empty(stats: dict[str, Any]) -> bool:
 
 
 def _is_settled(stats: dict[str, Any]) -> bool:
-    """Whether nothing is left and nobody is subscribed."""
+    """Return whether no message and no consumer is left."""
     return _is_empty(stats) and not stats["client_count"]
 
 
@@ -92,7 +91,7 @@ def _wait(
     what: str,
     timeout_s: float = _SETTLE_TIMEOUT_S,
 ) -> list[dict[str, Any]]:
-    """Return the channels once each *is_so*; leaves with a sentence that says *what* is missing."""
+    """Return the channels once *is_so* holds for each; exit naming *what* if it does not."""
     end = time.monotonic() + timeout_s
     while True:
         stats = _channels_of(broker, TOPIC)
@@ -105,12 +104,12 @@ def _wait(
 
 
 def consumers(broker: Server, topic: str) -> int:
-    """Return how many consumers the channels of *topic* have."""
+    """Return the number of consumers of the channels of *topic*."""
     return sum(int(stats["client_count"]) for stats in _channels_of(broker, topic))
 
 
 def _channels_of(broker: Server, topic: str) -> list[dict[str, Any]]:
-    topics = json.loads(ask(broker, f"/stats?format=json&topic={topic}"))["topics"]
+    topics = json.loads(fetch(broker, f"/stats?format=json&topic={topic}"))["topics"]
     channels: list[dict[str, Any]] = topics[0]["channels"]
     return channels
 
@@ -125,13 +124,13 @@ def go_nsq_consumer(broker: Server, *, window: int, count: int) -> Sequence[str]
 
 
 def python_consumer(broker: Server, *, window: int, count: int) -> Sequence[str]:
-    """Return the command line of a plain client on `gateway.client`."""
+    """Return the command line of a minimal consumer on `gateway.client`."""
     program = (sys.executable, "-m", "benchmarks.tcp_client", "consume", broker.tcp)
     return (*program, TOPIC, CHANNEL, str(window), str(count))
 
 
-def run_client(arguments: Sequence[str]) -> Spent:
-    """Run a client's program and return what it says of itself; leaves when it fails."""
+def run_client(arguments: Sequence[str]) -> Usage:
+    """Run a client program and return the usage that it reports; exit if it fails."""
     ended = subprocess.run(
         arguments,
         check=False,
@@ -143,4 +142,4 @@ def run_client(arguments: Sequence[str]) -> Spent:
     if ended.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed\n{ended.stderr}")
     row = json.loads(ended.stdout.splitlines()[-1])
-    return Spent(row["messages"], row["seconds"], row["cpu_seconds"])
+    return Usage(row["messages"], row["seconds"], row["cpu_seconds"])

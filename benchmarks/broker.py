@@ -1,4 +1,4 @@
-"""The embedded broker beside the real nsqd: publishing and delivery over TCP."""
+"""The embedded broker compared with nsqd: publishing and delivery over TCP."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TypeAlias
 import uvloop
 
 from benchmarks import backlog
-from benchmarks.harness import Server, Spent, cpu_seconds, embedded_broker, real_nsqd
+from benchmarks.harness import Server, Usage, cpu_seconds, embedded_broker, real_nsqd
 from benchmarks.table import Benchmark, Row, compare, in_turn
 from benchmarks.tcp_client import BATCH, producer, publish_batches, publish_singly
-from gateway.client.publisher import Publisher
+from gateway.client.producer import Producer
 
 # What an ephemeral topic keeps by default, in both; the rest is thrown away, nobody consumes.
 _TOPIC = "publish#ephemeral"
 _CALLERS = 64
 
-_Work: TypeAlias = Callable[[Publisher, str, int], Awaitable[None]]
+_Work: TypeAlias = Callable[[Producer, str, int], Awaitable[None]]
 
 PUBLISHES: dict[str, tuple[_Work, float]] = {
     "PUB, one at a time": (partial(publish_singly, callers=1), 0.05),
     f"PUB by {_CALLERS} callers, grouped": (partial(publish_singly, callers=_CALLERS), 0.32),
     f"MPUB of {BATCH}": (publish_batches, 1.0),
 }
-"""Each with its part of the count, so that all take about as long."""
+"""Each with its share of the count, so that all take about the same time."""
 
 
 def plan(*, quick: bool) -> Benchmark:
@@ -53,7 +53,7 @@ def _rows(count: int, rounds: int) -> Iterator[Row]:
         yield from _compare("delivery", in_turn(measures, rounds=rounds))
 
 
-def _compare(name: str, spent: dict[str, list[Spent]]) -> Iterator[Row]:
+def _compare(name: str, spent: dict[str, list[Usage]]) -> Iterator[Row]:
     ours, peers = spent["ours"], spent["peer"]
     share, peer_share = (
         statistics.median(each.load_share for each in side) for side in (ours, peers)
@@ -65,20 +65,20 @@ def _compare(name: str, spent: dict[str, list[Spent]]) -> Iterator[Row]:
     yield compare(name, "µs CPU a message", cpu, peer_cpu)
 
 
-def _publish(server: Server, work: _Work, count: int) -> Spent:
-    async def publish() -> Spent:
+def _publish(server: Server, work: _Work, count: int) -> Usage:
+    async def publish() -> Usage:
         async with producer(server.tcp) as publisher:
             started, cpu, own = time.perf_counter(), cpu_seconds(server.pid), time.process_time()
             await work(publisher, _TOPIC, count)
             seconds, own = time.perf_counter() - started, time.process_time() - own
-            return Spent(count, seconds, cpu_seconds(server.pid) - cpu, own)
+            return Usage(count, seconds, cpu_seconds(server.pid) - cpu, own)
 
     return uvloop.run(publish())
 
 
-def _deliver(server: Server, count: int) -> Spent:
+def _deliver(server: Server, count: int) -> Usage:
     with backlog.channel(server, count=count):
         cpu = cpu_seconds(server.pid)
         client = backlog.run_client(backlog.python_consumer(server, window=2_500, count=count))
         cpu = cpu_seconds(server.pid) - cpu
-    return Spent(count, client.seconds, cpu, client.cpu_seconds)
+    return Usage(count, client.seconds, cpu, client.cpu_seconds)

@@ -1,4 +1,4 @@
-"""A certificate for nsqd, made anew for each run."""
+"""A new certificate for nsqd in each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import trustme
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate of loopback, and who signed it; PEM files."""
+    """A certificate for loopback and its issuer, as PEM files."""
 
     root_ca_file: str
     key_and_cert_file: str
@@ -20,7 +20,7 @@ class Certificate:
 
 @contextlib.contextmanager
 def certificate() -> Iterator[Certificate]:
-    """Make a certificate, and remove its files when the block ends."""
+    """Create a certificate; remove its files when the block ends."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`gateway.client` by itself beside other clients of NSQ: publishing, and consuming with FIN."""
+"""`gateway.client` compared with other NSQ clients: publishing, and consuming with FIN."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.certificate import certificate
 from benchmarks.clients.program import OUTPUT_BUFFER_TIMEOUT_MS
-from benchmarks.harness import KEPT_MESSAGES, WITNESSES, Server, Spent, published, real_nsqd
+from benchmarks.harness import KEPT_MESSAGES, WITNESSES, Server, Usage, message_count, real_nsqd
 from benchmarks.table import Benchmark, Gap, Row, compare, in_turn
 
 _WINDOW = 2_500
 _COUNT = 300_000
-"""What is consumed in a round."""
+"""Messages to consume in one round."""
 _PUBLISH_TOPIC = "publish#ephemeral"
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client: how its programs are started, and what it cannot do."""
+    """A client: its programs, and the transports that it lacks."""
 
     publisher: Sequence[str]
     consumer: Sequence[str]
     part: float = 1.0
-    """Of the messages, so that a slow client takes no more time than the others."""
+    """Share of the messages, so that a slow client takes about the same time as the others."""
     cannot: Mapping[str, str] = field(default_factory=dict)
-    """By transport, why there is nothing to compare."""
+    """Why a transport cannot be compared, by transport."""
 
 
 def _in_python(module: str, *, part: float = 1.0, cannot: Mapping[str, str] = {}) -> Client:
@@ -51,28 +51,28 @@ CLIENTS = {
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of publishing or consuming."""
+class Mode:
+    """One mode of publishing or consuming."""
 
     name: str
     flags: Sequence[str] = ()
     part: float = 1.0
-    """Of `_COUNT`, so that all ways take about as long."""
+    """Share of `_COUNT`, so that all modes take about the same time."""
     batch: int = 1
     goal: float | None = None
-    """The highest ratio of CPU to go-nsq's, without TLS and snappy, that we want."""
+    """Highest acceptable ratio to go-nsq's CPU time, without TLS and snappy."""
 
 
 PUBLISHES = (
-    Way("PUB, one at a time", part=0.05),
-    Way("PUB, 64 in flight", ("--in-flight=64",), part=0.5),
-    Way("MPUB of 100", ("--batch=100",), part=2, batch=100, goal=0.5),
-    Way("MPUB of 500", ("--batch=500",), part=4, batch=500, goal=0.5),
-    Way("MPUB of 100, 64 in flight", ("--batch=100", "--in-flight=64"), 4, 100, goal=0.5),
+    Mode("PUB, one at a time", part=0.05),
+    Mode("PUB, 64 in flight", ("--in-flight=64",), part=0.5),
+    Mode("MPUB of 100", ("--batch=100",), part=2, batch=100, goal=0.5),
+    Mode("MPUB of 500", ("--batch=500",), part=4, batch=500, goal=0.5),
+    Mode("MPUB of 100, 64 in flight", ("--batch=100", "--in-flight=64"), 4, 100, goal=0.5),
 )
 CONSUMES = (
-    Way("consume by lists", ("--by-lists",), goal=0.2),
-    Way("consume, async handler one at a time", goal=1.0),
+    Mode("consume by lists", ("--by-lists",), goal=0.2),
+    Mode("consume, async handler one at a time", goal=1.0),
 )
 
 
@@ -80,7 +80,7 @@ def plan(*, quick: bool) -> Benchmark:
     """Return the benchmark."""
     for module, name in (("nsq", "pynsq"), ("ansq", "ansq")):
         if importlib.util.find_spec(module) is None:
-            raise SystemExit(f"{name} is missing; make bench installs it")
+            raise SystemExit(f"{name} is missing; install it with make bench")
     count, rounds = (_COUNT // 15, 1) if quick else (_COUNT, 5)
     about = (
         f"each client a process of its own on one nsqd, bodies of 200 B, about {count:,} messages, "
@@ -92,7 +92,7 @@ def plan(*, quick: bool) -> Benchmark:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Section:
     """The rows of one transport."""
 
     transport: str
@@ -100,7 +100,7 @@ class _Part:
     count: int
     rounds: int
     clients: Mapping[str, Client]
-    """Those that speak it, ours first."""
+    """The clients that support it, ours first."""
 
 
 def _rows(count: int, rounds: int) -> Iterator[Row | Gap]:
@@ -116,7 +116,7 @@ def _rows(count: int, rounds: int) -> Iterator[Row | Gap]:
             }
             for name in CLIENTS.keys() - able.keys():
                 yield Gap(f"{transport} ÷ {name}", CLIENTS[name].cannot[transport])
-            part = _Part(transport, flags, count, rounds, able)
+            part = _Section(transport, flags, count, rounds, able)
             tls_cert = made.key_and_cert_file
             with real_nsqd(mem_queue_messages=KEPT_MESSAGES, tls_cert=tls_cert) as nsqd:
                 for way in PUBLISHES:
@@ -125,7 +125,7 @@ def _rows(count: int, rounds: int) -> Iterator[Row | Gap]:
                 yield from _consuming(nsqd, part)
 
 
-def _publishing(nsqd: Server, part: _Part, way: Way) -> Iterator[Row]:
+def _publishing(nsqd: Server, part: _Section, way: Mode) -> Iterator[Row]:
     sides = {}
     for name, client in part.clients.items():
         count = max(1, int(part.count * way.part * client.part) // way.batch) * way.batch
@@ -135,36 +135,36 @@ def _publishing(nsqd: Server, part: _Part, way: Way) -> Iterator[Row]:
     yield from _compare(part, way, spent[OURS], spent)
 
 
-def _publish(nsqd: Server, program: Sequence[str], count: int) -> Spent:
-    """Publish, and hold what the program says against what nsqd has counted."""
-    before = published(nsqd)
+def _publish(nsqd: Server, program: Sequence[str], count: int) -> Usage:
+    """Publish, and compare the count of the program with that of nsqd."""
+    before = message_count(nsqd)
     spent = backlog.run_client((*program, f"--nsqd-tcp-address={nsqd.tcp}"))
-    counted = published(nsqd) - before
+    counted = message_count(nsqd) - before
     if counted != count:
-        raise SystemExit(f"{program[0]} says {count} messages, and nsqd counts {counted}")
+        raise SystemExit(f"{program[0]} reports {count} messages; nsqd counts {counted}")
     return spent
 
 
-def _consuming(nsqd: Server, part: _Part) -> Iterator[Row]:
+def _consuming(nsqd: Server, part: _Section) -> Iterator[Row]:
     names = (f"--topic={TOPIC}", f"--channel={CHANNEL}", f"--max-in-flight={_WINDOW}")
     sides = {}
     for name, client in part.clients.items():
         count = int(part.count * client.part)
         program = (*client.consumer, *names, f"--count={count}", *part.flags)
-        for way in CONSUMES if name == OURS else (Way(name),):
+        for way in CONSUMES if name == OURS else (Mode(name),):
             sides[way.name] = partial(_consume, nsqd, (*program, *way.flags), count)
     spent = in_turn(sides, rounds=part.rounds)
     for way in CONSUMES:
         yield from _compare(part, way, spent[way.name], spent)
 
 
-def _consume(nsqd: Server, program: Sequence[str], count: int) -> Spent:
+def _consume(nsqd: Server, program: Sequence[str], count: int) -> Usage:
     with backlog.channel(nsqd, count=count):
         return backlog.run_client((*program, f"--nsqd-tcp-address={nsqd.tcp}"))
 
 
 def _compare(
-    part: _Part, way: Way, ours: list[Spent], spent: Mapping[str, list[Spent]]
+    part: _Section, way: Mode, ours: list[Usage], spent: Mapping[str, list[Usage]]
 ) -> Iterator[Row]:
     rate = statistics.median(each.rate for each in ours)
     for name in part.clients:

@@ -1,4 +1,4 @@
-"""The console as a tab that looks at a busy topic, beside a bare page on the same module."""
+"""A console tab on a busy topic, compared with a minimal page on the same module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.backlog import CHANNEL, TOPIC, wait_until_alone
-from benchmarks.harness import Server, ask, gateway, real_nsqd
+from benchmarks.harness import Server, fetch, gateway, real_nsqd
 from benchmarks.latency import publishing
 from benchmarks.table import Benchmark, Row, compare
 
@@ -63,27 +63,27 @@ _COUNTED = """() => globalThis.received ??
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What a tab took for one run."""
+class _TabUsage:
+    """The CPU time and delays of a tab in one run."""
 
     count: int
     task_s: float
-    """Time of its main thread, as the browser counts it."""
+    """Main-thread time, measured by the browser."""
     script_s: float
     longest_ms: float
-    """The longest time that a short timer came late."""
+    """The longest delay of a short timer."""
     blocks: int
     """Tasks of more than 50 ms."""
     blocked_ms: float
 
     @property
     def task_us(self) -> float:
-        """Microseconds of the main thread for each message."""
+        """Main-thread microseconds per message."""
         return self.task_s / self.count * 1e6
 
     @property
     def script_us(self) -> float:
-        """Microseconds of JavaScript for each message."""
+        """JavaScript microseconds per message."""
         return self.script_s / self.count * 1e6
 
 
@@ -117,7 +117,7 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
             yield from _compare(name, consoles, bares)
 
 
-def _compare(name: str, consoles: Sequence[_Look], bares: Sequence[_Look]) -> Iterator[Row]:
+def _compare(name: str, consoles: Sequence[_TabUsage], bares: Sequence[_TabUsage]) -> Iterator[Row]:
     sides = (consoles, bares)
     scripts = " ÷ ".join(
         f"{statistics.median(each.script_us for each in side):.0f}" for side in sides
@@ -138,12 +138,12 @@ def _compare(name: str, consoles: Sequence[_Look], bares: Sequence[_Look]) -> It
 
 def _measure(
     nsqd: Server, ours: Server, browser: Browser, work: tuple[str, int], *, is_bare: bool
-) -> _Look:
-    """Open a tab, publish for so many seconds, and read what the tab took; all must have come."""
+) -> _TabUsage:
+    """Publish to an open tab for some seconds; return its usage. It must receive every message."""
     channel, seconds = work
-    ask(nsqd, f"/topic/create?topic={TOPIC}", method="POST")
+    fetch(nsqd, f"/topic/create?topic={TOPIC}", method="POST")
     if channel:
-        ask(nsqd, f"/channel/create?topic={TOPIC}&channel={channel}", method="POST")
+        fetch(nsqd, f"/channel/create?topic={TOPIC}&channel={channel}", method="POST")
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     try:
         page = context.new_page()
@@ -161,10 +161,10 @@ def _measure(
     finally:
         context.close()
     wait_until_alone(nsqd)
-    ask(nsqd, f"/topic/delete?topic={TOPIC}", method="POST")
+    fetch(nsqd, f"/topic/delete?topic={TOPIC}", method="POST")
     task_s, script_s = (after[name] - before[name] for name in ("TaskDuration", "ScriptDuration"))
     longest_ms, blocked_ms = seen["longestMs"], seen["blockedMs"]
-    return _Look(count, task_s, script_s, longest_ms, seen["blocks"], blocked_ms)
+    return _TabUsage(count, task_s, script_s, longest_ms, seen["blocks"], blocked_ms)
 
 
 def _subscribe(page: Page, ours: Server, channel: str, *, is_bare: bool) -> None:
@@ -182,7 +182,7 @@ def _subscribe(page: Page, ours: Server, channel: str, *, is_bare: bool) -> None
 
 
 def _wait_for(page: Page, count: int) -> None:
-    """Return once the page shows that *count* messages have come; leave if they do not."""
+    """Wait until the page shows *count* messages; exit if it does not."""
     end = time.monotonic() + _WAIT_S
     while (counted := page.evaluate(_COUNTED)) != count:
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Many WebSocket subscribers in one process, over one epoll: the load beside the gateway."""
+"""Many WebSocket subscribers in one process, on one epoll: the load for the gateway."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from benchmarks.websocket_client import (
 )
 
 MARKER = b'"type":"message"'
-"""Stands once in every message, whatever its body is: quotes in a body are escaped."""
+"""Occurs once in every message, whatever its body is: quotes in a body are escaped."""
 NOP = b'{"cmd":"NOP"}'
 _SAID = b'"ref":1'
 _OPENING_AT_ONCE = 100
 _SOCKETS_OF_AN_ADDRESS = 4_000
-"""An address has some 28 000 ports, which others use too."""
+"""An address has about 28,000 ports, shared with other processes."""
 _LOOK_S = 0.02
 _SEND_TIMEOUT = struct.pack("ll", int(TIMEOUT_S), 0)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -37,7 +37,7 @@ _IP_BIND_ADDRESS_NO_PORT = 24
 
 
 class Member:
-    """One socket of a crowd, read when there is something; *took* gets each text."""
+    """One socket of a crowd; *took* gets each text frame."""
 
     __slots__ = (
         "_held",
@@ -56,14 +56,14 @@ class Member:
         self.fileno = sock.fileno()
         self.receive_into = sock.recv_into
         self.is_open = False
-        """Whether the upgrade was answered."""
+        """True after the response to the upgrade."""
         self.has_text = False
-        """Whether a text has come: it is subscribed."""
+        """True after the first text frame: the socket is subscribed."""
         self.took = took
         self.may_close = False
-        """Whether the gateway may close it."""
+        """True if the gateway may close it."""
         self.close_code: int | None = None
-        """What it was closed with; None while it is open."""
+        """The close code; None while it is open."""
         self._held = b""
 
     def send(self, text: bytes) -> None:
@@ -71,10 +71,10 @@ class Member:
         self.sock.sendall(encode_frame(TEXT, text))
 
     def read(self) -> None:
-        """Read once, and hand on each text that is whole; leaves when something went wrong."""
+        """Read once and pass on each complete text; exit on any error."""
         data = self.sock.recv(READ_BYTES)
         if not data:
-            raise SystemExit("a socket was closed without a word")
+            raise SystemExit("a socket was closed without a close frame")
         held = self._held + data if self._held else data
         if not self.is_open:
             held = self._upgraded(held)
@@ -85,7 +85,7 @@ class Member:
         self._held = held[at:]
 
     def _upgraded(self, held: bytes) -> bytes:
-        """Return what stands behind the head of the answer, or all of it while it has no end."""
+        """Return the bytes after the response head, or all of them while the head is incomplete."""
         head, end, rest = held.partition(END_OF_HEAD)
         if not end:
             return held
@@ -109,9 +109,9 @@ class Member:
 
 class Crowd:
     """
-    Sockets on /sub of *server*; *took* gets each text and who received it.
+    Sockets on /sub of *server*; *took* gets each text and its receiver.
 
-    A socket that is closed, refused or told of an error ends the benchmark.
+    A socket that is closed, refused or gets an error ends the benchmark.
     """
 
     def __init__(
@@ -128,19 +128,19 @@ class Crowd:
         """By file descriptor."""
 
     def __len__(self) -> int:
-        """Return how many sockets are open."""
+        """Return the number of open sockets."""
         return len(self._members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Go through the sockets that are open."""
+        """Iterate over the open sockets."""
         return iter(self._members.values())
 
     def join(self, queries: Iterable[str], *, is_answered: bool = True) -> list[Member]:
         """
-        Open a socket for each query, many at a time, and return them once all are open.
+        Open a socket for each query, many at a time; return them when all are open.
 
-        With *is_answered* the first text belongs to it, which says that a socket is subscribed.
-        Messages may stand behind it in the same frame.
+        With *is_answered*, wait for the first text as well, which confirms the subscription.
+        Messages may follow it in the same frame.
         """
         waiting, opening, joined = iter(queries), list[Member](), list[Member]()
         while True:
@@ -155,7 +155,7 @@ class Crowd:
             self.turn()
 
     def _connect(self, query: str) -> Member:
-        """Return a socket that has asked for its upgrade; it blocks, so that sending may wait."""
+        """Return a socket that has sent its upgrade; blocking, so that sends can wait."""
         sock = socket.socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
@@ -169,12 +169,12 @@ class Crowd:
         return member
 
     def turn(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Read each socket that has something; leaves when none has within the timeout."""
+        """Read each readable socket; exit if there is none within the timeout."""
         if not self._read(timeout_s):
-            raise SystemExit(f"nothing came for {timeout_s:g} s")
+            raise SystemExit(f"nothing was received for {timeout_s:g} s")
 
     def rest(self, seconds: float) -> None:
-        """Answer pings for some time, and take what comes."""
+        """Read and answer pings for some time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._read(left)
@@ -188,10 +188,10 @@ class Crowd:
 
     def count(self, each: int) -> bytes:
         """
-        Read until every socket has received *each* messages; return all bytes that one has read.
+        Read until every socket has received *each* messages; return all bytes of one socket.
 
-        Nothing is parsed, and nothing answered: this is the cheapest reader that still counts. It
-        looks every 20 ms, so that what has come to a socket meanwhile is one read.
+        It neither parses nor answers: this is the cheapest reader that still counts. It polls every
+        20 ms, so that everything a socket receives meanwhile is one read.
         """
         buffer = bytearray(READ_BYTES)
         missing = dict.fromkeys(self._members, each)
@@ -202,13 +202,15 @@ class Crowd:
         while left > 0:
             ready = self._epoll.poll(TIMEOUT_S, len(self))
             if not ready:
-                raise SystemExit(f"nothing came for {TIMEOUT_S:g} s, {left} messages are missing")
+                raise SystemExit(
+                    f"nothing was received for {TIMEOUT_S:g} s; {left} messages are missing"
+                )
             time.sleep(_LOOK_S)
             for fileno, _ in ready:
                 if not (size := receive_into[fileno](buffer)):
-                    raise SystemExit("a socket was closed without a word")
+                    raise SystemExit("a socket was closed without a close frame")
                 if fileno in tails:
-                    # Less than a marker was kept, so that none is counted twice.
+                    # Keep less than a marker, so that none is counted twice.
                     found = (tails.pop(fileno) + buffer[:size]).count(MARKER)
                 else:
                     found = buffer.count(MARKER, 0, size)
@@ -222,8 +224,8 @@ class Crowd:
             raise SystemExit(f"{len(wrong)} sockets have more or less than {each}: {wrong[:9]}")
         return b"".join(seen)
 
-    def say(self, text: bytes) -> None:
-        """Send *text* on all, and return once the gateway has carried out everything."""
+    def send_to_all(self, text: bytes) -> None:
+        """Send *text* on all sockets; return when the gateway has processed it."""
         answered: set[int] = set()
 
         def took(member: Member, text: bytes) -> None:
@@ -239,15 +241,17 @@ class Crowd:
         for member in self:
             member.took = self._took
 
-    def see_off(self) -> list[tuple[float, int]]:
-        """Read until the gateway has closed every socket; return when, and with which code."""
+    def wait_until_closed(self) -> list[tuple[float, int]]:
+        """Read until the gateway has closed every socket; return the times and close codes."""
         seen: list[tuple[float, int]] = []
         for member in self:
             member.may_close = True
         while self._members:
             ready = self._epoll.poll(TIMEOUT_S)
             if not ready:
-                raise SystemExit(f"nothing came for {TIMEOUT_S:g} s, {len(self)} sockets are open")
+                raise SystemExit(
+                    f"nothing was received for {TIMEOUT_S:g} s; {len(self)} sockets are open"
+                )
             for fileno, _ in ready:
                 member = self._members[fileno]
                 member.read()
@@ -259,7 +263,7 @@ class Crowd:
         return seen
 
     def leave(self) -> None:
-        """Close all sockets with a reset, so that their ports are free at once."""
+        """Reset all sockets, so that their ports are free at once."""
         for member in self:
             self._epoll.unregister(member.fileno)
             member.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

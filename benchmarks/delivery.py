@@ -1,4 +1,4 @@
-"""From nsqd to a WebSocket and the FIN back, beside go-nsq's consumer and a plain client."""
+"""Delivery to a WebSocket with FIN, compared with go-nsq's consumer and a minimal client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.clients.program import make_documents
-from benchmarks.harness import Server, Spent, cpu_seconds, gateway, real_nsqd
+from benchmarks.harness import Server, Usage, cpu_seconds, gateway, real_nsqd
 from benchmarks.table import Benchmark, Row, compare, in_turn
 from benchmarks.tcp_client import BATCH
 from benchmarks.websocket_client import IDS, WebSocket
@@ -22,15 +22,15 @@ _JSON_BYTES = 1_024
 
 @dataclass(frozen=True)
 class Load:
-    """What is consumed, and how."""
+    """A load to consume."""
 
     window: int
     count: int
     ways: Mapping[str, bool]
-    """Each with whether it finishes by `ids`."""
+    """The windows, each with True if it finishes by `ids`."""
     name: str = ""
     bodies: Sequence[bytes] = ()
-    """Without any, texts of 200 B."""
+    """If empty, texts of 200 B."""
 
 
 def plan(*, quick: bool) -> Benchmark:
@@ -39,7 +39,7 @@ def plan(*, quick: bool) -> Benchmark:
     documents = make_documents(BATCH, _JSON_BYTES)
     loads = [
         Load(2_500, wide, WAYS),
-        # A frame holds one message, so both ways are the same.
+        # A frame holds one message, so both modes are the same.
         Load(1, narrow, {"FIN": True}),
         Load(2_500, wide // 3, {"FIN by ids": True}, ", JSON of 1 KiB", documents),
     ]
@@ -73,7 +73,7 @@ def _rows(loads: Sequence[Load], rounds: int) -> Iterator[Row]:
                     yield from _compare(name, spent[way], spent[peer])
 
 
-def _compare(name: str, ours: list[Spent], peers: list[Spent]) -> Iterator[Row]:
+def _compare(name: str, ours: list[Usage], peers: list[Usage]) -> Iterator[Row]:
     share = statistics.median(each.load_share for each in ours)
     cpu, peer_cpu = ([each.cpu_us for each in side] for side in (ours, peers))
     yield compare(name, "µs CPU a message", cpu, peer_cpu)
@@ -81,12 +81,12 @@ def _compare(name: str, ours: list[Spent], peers: list[Spent]) -> Iterator[Row]:
     yield compare(name, "messages/s", rates, peer_rates, f"our load {share:.0%} of a core")
 
 
-def _consume(nsqd: Server, load: Load, arguments: Sequence[str]) -> Spent:
+def _consume(nsqd: Server, load: Load, arguments: Sequence[str]) -> Usage:
     with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
         return backlog.run_client(arguments)
 
 
-def receive(nsqd: Server, ours: Server, load: Load, *, by_ids: bool) -> Spent:
+def receive(nsqd: Server, ours: Server, load: Load, *, by_ids: bool) -> Usage:
     """Consume over a WebSocket; the CPU is the gateway's."""
     with backlog.channel(nsqd, count=load.count, bodies=load.bodies):
         socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={load.window}")
@@ -100,4 +100,4 @@ def receive(nsqd: Server, ours: Server, load: Load, *, by_ids: bool) -> Spent:
         socket.wait_until_read()
         cpu = cpu_seconds(ours.pid) - cpu
         socket.close()
-    return Spent(load.count, seconds, cpu, load_cpu)
+    return Usage(load.count, seconds, cpu, load_cpu)

@@ -1,4 +1,4 @@
-"""Processes that a benchmark starts, and what they used: what all benchmarks share."""
+"""Start servers and programs for benchmarks, and measure what they use."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 WITNESSES = ROOT / "tools" / "bin"
 
 MEM_QUEUE_MESSAGES = 2_000_000
-"""For a backlog that must not go to disk: what is measured is the way of a message."""
+"""Large enough to keep a backlog in memory: disks are not measured."""
 
 KEPT_MESSAGES = 1_000
-"""Where nobody consumes: an ephemeral topic throws the rest away, so memory stays as it is."""
+"""For topics without consumers: an ephemeral topic drops the rest, so memory stays constant."""
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 10.0
@@ -33,7 +33,7 @@ _HTTP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started for a benchmark; addresses are host:port."""
+    """A running server; addresses are host:port."""
 
     pid: int
     tcp: str
@@ -41,33 +41,33 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What a run took: wall clock, processor time of what is measured, and of its load."""
+class Usage:
+    """The usage of a run: wall-clock time, and CPU time of the server and of the load generator."""
 
     count: int
-    """Messages, or requests."""
+    """Messages or requests."""
     seconds: float
     cpu_seconds: float
     load_cpu_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Messages or requests a second."""
+        """Messages or requests per second."""
         return self.count / self.seconds
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of processor time for each."""
+        """CPU microseconds per message or request."""
         return self.cpu_seconds / self.count * 1e6
 
     @property
     def load_share(self) -> float:
-        """The part of one core that the load took; near 1 the load is what limits."""
+        """Share of a core that the load generator used; near 1, it is the bottleneck."""
         return self.load_cpu_seconds / self.seconds
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -75,8 +75,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(arguments: Sequence[str], *, ports: Sequence[int]) -> Iterator[int]:
-    """Run a program until the block ends; the pid is given once all *ports* answer."""
+def run_server(arguments: Sequence[str], *, ports: Sequence[int]) -> Iterator[int]:
+    """Run a program until the block ends; yield its pid when all *ports* accept connections."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=ROOT)
         try:
@@ -96,7 +96,7 @@ def running(arguments: Sequence[str], *, ports: Sequence[int]) -> Iterator[int]:
 
 
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until *port* answers; False when the process has ended or takes too long."""
+    """Wait until *port* accepts connections; return False if the process ends or on timeout."""
     end = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -112,7 +112,7 @@ def real_nsqd(
     """
     Run a real nsqd with its own data folder.
 
-    With *tls_cert*, a PEM file with a key and its certificate, it speaks TLS to who asks for it.
+    *tls_cert* is a PEM file with a key and its certificate; with it, clients can use TLS.
     """
     tcp, http_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as data:
@@ -126,7 +126,7 @@ def real_nsqd(
         ]
         if tls_cert is not None:
             arguments += [f"--tls-cert={tls_cert}", f"--tls-key={tls_cert}"]
-        with running(arguments, ports=[tcp, http_port]) as pid:
+        with run_server(arguments, ports=[tcp, http_port]) as pid:
             yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http_port}")
 
 
@@ -135,10 +135,10 @@ def gateway(
     nsqd: Server, *flags: str, module: str = "gateway", management: int | None = None
 ) -> Iterator[Server]:
     """
-    Run the gateway in front of *nsqd*, with *flags* of its own; its `tcp` is nsqd's.
+    Run the gateway in front of *nsqd* with *flags*; the result's `tcp` is nsqd's.
 
-    *module* is what is run in its place: one that starts it. *management* is the port of its
-    management; None is any free one.
+    *module* is a module to run instead, which starts the gateway. *management* is the management
+    port; None chooses a free one.
     """
     public, management = free_port(), management or free_port()
     arguments = [
@@ -149,13 +149,13 @@ def gateway(
         f"--nsqd-http-address={nsqd.http}",
         *flags,
     ]
-    with running(arguments, ports=[public, management]) as pid:
+    with run_server(arguments, ports=[public, management]) as pid:
         _wait_until_ready(f"127.0.0.1:{management}")
         yield Server(pid, nsqd.tcp, f"127.0.0.1:{public}")
 
 
 def _wait_until_ready(management: str) -> None:
-    """Wait until everything has started: with workers, each of them."""
+    """Wait until the gateway is ready, including all workers."""
     end = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < end:
         connection = http.client.HTTPConnection(management, timeout=_HTTP_TIMEOUT_S)
@@ -176,12 +176,12 @@ def embedded_broker() -> Iterator[Server]:
         f"--tcp-address=127.0.0.1:{tcp}",
         f"--http-address=127.0.0.1:{http_port}",
     ]
-    with running(arguments, ports=[tcp, http_port]) as pid:
+    with run_server(arguments, ports=[tcp, http_port]) as pid:
         yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http_port}")
 
 
-def ask(server: Server, path: str, *, method: str = "GET") -> bytes:
-    """Return the body of an answer of *server*; leaves with a sentence when it is not 200."""
+def fetch(server: Server, path: str, *, method: str = "GET") -> bytes:
+    """Return the body of a response from *server*; exit if the status is not 200."""
     connection = http.client.HTTPConnection(server.http, timeout=_HTTP_TIMEOUT_S)
     with contextlib.closing(connection):
         connection.request(method, path)
@@ -192,19 +192,15 @@ def ask(server: Server, path: str, *, method: str = "GET") -> bytes:
     return body
 
 
-def published(nsqd: Server) -> int:
-    """Return how many messages *nsqd* has taken, over all topics."""
-    topics = json.loads(ask(nsqd, "/stats?format=json"))["topics"] or []
+def message_count(nsqd: Server) -> int:
+    """Return the message count of *nsqd*, over all topics."""
+    topics = json.loads(fetch(nsqd, "/stats?format=json"))["topics"] or []
     return sum(topic["message_count"] for topic in topics)
 
 
 def cpu_seconds(pid: int) -> float:
-    """
-    Return the processor time that a process and its children have used.
-
-    User and system; children that have ended are left out.
-    """
-    # What clock_getcpuclockid(3) returns: /proc would tell it in steps of 10 ms.
+    """Return the CPU time of a process and its running children, user and system."""
+    # The clock of clock_getcpuclockid(3); /proc has a resolution of 10 ms only.
     own = time.clock_gettime(~pid << 3 | 2)
     children = [
         child
@@ -219,19 +215,15 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def open_files() -> int:
-    """
-    Raise the limit of open files as far as it may be raised, and return it.
-
-    Processes that are started from now on have it too.
-    """
+def raise_open_files_limit() -> int:
+    """Raise the limit of open files to its maximum, also for child processes; return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def require(program: str) -> str:
-    """Return the path of a program from Debian; leave with a sentence when it is missing."""
+    """Return the path of a program from Debian; exit if it is missing."""
     path = shutil.which(program)
     if path is None:
         raise SystemExit(f"{program} is missing; on Debian: apt install {program}")

@@ -1,4 +1,4 @@
-"""What the gateway adds between a publish and its delivery."""
+"""The latency that the gateway adds between publish and delivery."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gateway.protocol.frames import Message
 
 STAMPS = re.compile(rb'"body":"(\d{%d})' % STAMP_DIGITS)
 RATES = (500, 1_000)
-"""Messages a second."""
+"""Messages per second."""
 _SECONDS = 10
 _GOAL_MS = 2.0
-"""What p99 may be more than the direct client's."""
+"""Highest acceptable difference to the direct client's p99."""
 WINDOWS = {
     1: "nsqd sends at once",
     10: "nsqd holds a lone message for up to 25 ms",
@@ -75,13 +75,13 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """Return what so many percent of *values* are not above."""
+    """Return the percentile *percent* of *values*."""
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
 @contextlib.contextmanager
 def publishing(nsqd: Server, rate: int, count: int) -> Iterator[None]:
-    """Publish from a process of its own while the block runs."""
+    """Publish from another process while the block runs."""
     arguments = [
         *(sys.executable, "-m", "benchmarks.tcp_client", "publish"),
         *(nsqd.tcp, TOPIC, str(rate), str(count)),

@@ -1,4 +1,4 @@
-"""A hundred sockets on one channel, and on a channel each, beside one socket."""
+"""A hundred sockets, on one channel and on a channel each, compared with one socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.crowd import NOP, Crowd, Member
-from benchmarks.harness import Server, Spent, cpu_seconds, gateway, real_nsqd
+from benchmarks.harness import Server, Usage, cpu_seconds, gateway, real_nsqd
 from benchmarks.table import Benchmark, Row, compare, in_turn
 from benchmarks.websocket_client import IDS, fin
 
@@ -22,9 +22,9 @@ _ONE = "one socket"
 
 @dataclass(frozen=True)
 class _Run:
-    spent: Spent
+    spent: Usage
     nsqd_share: float
-    """The part of a core that nsqd took."""
+    """Share of a core that nsqd used."""
 
 
 def plan(*, quick: bool) -> Benchmark:
@@ -71,7 +71,7 @@ def _compare(name: str, many: Sequence[_Run], one: Sequence[_Run]) -> Iterator[R
 
 
 def _receive(nsqd: Server, ours: Server, channels: Sequence[str], count: int) -> _Run:
-    """Consume *count* messages, those of all channels added up, by a socket for each name."""
+    """Consume *count* messages over all *channels*, with a socket for each name."""
     left = count
 
     def took(member: Member, text: bytes) -> None:
@@ -85,7 +85,7 @@ def _receive(nsqd: Server, ours: Server, channels: Sequence[str], count: int) ->
         crowd = Crowd(ours, took)
         crowd.join(f"topic={TOPIC}&channel={name}&max_in_flight={_WINDOW}" for name in channels)
         # All are there before the first message moves.
-        crowd.say(b'{"cmd":"RDY","count":0}')
+        crowd.send_to_all(b'{"cmd":"RDY","count":0}')
         backlog.publish(nsqd, count // len(names))
         started, load = time.perf_counter(), time.process_time()
         cpu, nsqd_cpu = cpu_seconds(ours.pid), cpu_seconds(nsqd.pid)
@@ -95,9 +95,9 @@ def _receive(nsqd: Server, ours: Server, channels: Sequence[str], count: int) ->
             crowd.turn()
         seconds, load = time.perf_counter() - started, time.process_time() - load
         nsqd_cpu = cpu_seconds(nsqd.pid) - nsqd_cpu
-        crowd.say(NOP)
+        crowd.send_to_all(NOP)
         cpu = cpu_seconds(ours.pid) - cpu
         crowd.leave()
     if left:
         raise SystemExit(f"{-left} deliveries more than messages")
-    return _Run(Spent(count, seconds, cpu, load), nsqd_cpu / seconds)
+    return _Run(Usage(count, seconds, cpu, load), nsqd_cpu / seconds)

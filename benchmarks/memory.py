@@ -1,4 +1,4 @@
-"""What one idle subscriber costs, by its parts."""
+"""The memory of an idle subscriber, by its parts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.crowd import Crowd
-from benchmarks.harness import Server, gateway, open_files, real_nsqd, resident_bytes
+from benchmarks.harness import Server, gateway, raise_open_files_limit, real_nsqd, resident_bytes
 from benchmarks.table import Benchmark, Gap, Row, compare
 
 _FIRST = 200
-"""Sockets that are there before, and pay for what all share."""
+"""Sockets opened first, so that shared memory is not counted."""
 _SPARE_FILES = 300
-"""Of a process that holds the sockets, besides them."""
+"""File descriptors of a client process besides its sockets."""
 _LOOK_S = 0.25
 _LOOKS = 12
 _STEADY_KIB = 64
@@ -25,7 +25,7 @@ _STEADY_KIB = 64
 
 @dataclass(frozen=True)
 class _Kind:
-    """Sockets that are alike."""
+    """A kind of sockets."""
 
     name: str
     query: str
@@ -33,7 +33,7 @@ class _Kind:
     flags: Sequence[str] = ()
     is_answered: bool = True
     files: int = 1
-    """File descriptors of one, in the gateway."""
+    """File descriptors per socket in the gateway."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ def _with_channel() -> str:
 
 
 BUDGETS_KIB = {"idle socket with its own consumer": 21.0, "idle viewer": 15.0}
-"""docs: what an idle socket may take."""
+"""The limit of the documentation for an idle socket."""
 
 
 def _rows(consumer: _Kind, viewer: _Kind, waiting: _Kind, rounds: int) -> Iterator[Row | Gap]:
-    limit = open_files()
+    limit = raise_open_files_limit()
     runs: dict[str, list[_Run]] = {}
     for kind in (consumer, viewer, waiting):
         need = (kind.count + _FIRST) * kind.files + _SPARE_FILES
@@ -94,7 +94,7 @@ def _row(kind: _Kind, runs: Sequence[_Run], beside: str, kib: Sequence[float]) -
 
 
 def _run(kind: _Kind) -> _Run:
-    """Open the sockets on a fresh gateway."""
+    """Open the sockets on a new gateway."""
     # A tenth of all may wait for AUTH at a time.
     flags = (f"--max-sockets={10 * (kind.count + _FIRST)}", *kind.flags)
     with real_nsqd() as nsqd, gateway(nsqd, *flags, module="benchmarks.clients.collecting") as ours:
@@ -110,7 +110,7 @@ def _run(kind: _Kind) -> _Run:
 
 
 def _settled_kib(ours: Server, crowd: Crowd) -> float:
-    """Return the gateway's memory once its garbage is collected and it stays as it is."""
+    """Return the gateway's memory once garbage is collected and it is stable."""
     os.kill(ours.pid, signal.SIGUSR2)
     last = 0.0
     for _ in range(_LOOKS):

@@ -1,4 +1,4 @@
-"""What it costs to be watched: metrics that are read, logs, and traces, on beside off."""
+"""The cost of metrics, logs and traces: enabled compared with disabled."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.delivery import receive
 from benchmarks.harness import (
     KEPT_MESSAGES,
     Server,
-    Spent,
-    ask,
+    Usage,
+    fetch,
     free_port,
     gateway,
     real_nsqd,
-    running,
+    run_server,
 )
 from benchmarks.publish import Load as Publish
 from benchmarks.publish import ask_for
@@ -67,8 +67,8 @@ def _rows(seconds: int, count: int, rounds: int) -> Iterator[Row]:
             yield _compare(f"delivery and FIN, window {window}", in_turn(sides, rounds=rounds))
 
 
-def _compare(name: str, sides: dict[str, list[Spent]]) -> Row:
-    """Compare what one costs the gateway; the rate is told beside it."""
+def _compare(name: str, sides: dict[str, list[Usage]]) -> Row:
+    """Compare the CPU time per request; the rates are shown beside it."""
     rates = (statistics.median(each.rate for each in side) for side in sides.values())
     note = " ÷ ".join(f"{rate:,.0f}" for rate in rates) + " a second"
     on, off = ([each.cpu_us for each in side] for side in sides.values())
@@ -77,10 +77,10 @@ def _compare(name: str, sides: dict[str, list[Spent]]) -> Row:
 
 @contextmanager
 def _pair(nsqd: Server, other: Server) -> Iterator[tuple[Server, Server]]:
-    """Run a gateway that is watched in front of *nsqd*, and one that is not before the *other*."""
+    """Run an observed gateway in front of *nsqd*, and an unobserved one in front of *other*."""
     sink, management = free_port(), free_port()
     program = (sys.executable, "-m", "benchmarks.clients.trace_sink", f"--port={sink}")
-    with running(program, ports=[sink]):
+    with run_server(program, ports=[sink]):
         os.environ[_ENDPOINT] = f"http://127.0.0.1:{sink}"
         with (
             gateway(nsqd, *_ON, management=management) as on,
@@ -98,7 +98,7 @@ def _scraper(management: Server) -> Iterator[None]:
 
     def look() -> None:
         while not is_over.wait(_SCRAPE_S):
-            ask(management, "/metrics")
+            fetch(management, "/metrics")
 
     thread = threading.Thread(target=look)
     thread.start()

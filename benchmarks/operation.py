@@ -1,4 +1,4 @@
-"""Ten thousand sockets, and what operating them costs the others: a look at /metrics, a drain."""
+"""Ten thousand sockets: the pauses that a scrape of /metrics and a drain cause for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.backlog import TOPIC
 from benchmarks.clients.watched import FILE
 from benchmarks.crowd import Crowd
-from benchmarks.harness import Server, free_port, gateway, open_files, real_nsqd
+from benchmarks.harness import Server, free_port, gateway, raise_open_files_limit, real_nsqd
 from benchmarks.table import Benchmark, Gap, Row, compare
 
 _SPARE_FILES = 300
@@ -51,7 +51,7 @@ def plan(*, quick: bool) -> Benchmark:
 
 
 def _rows(sockets: int, rounds: int) -> Iterator[Row | Gap]:
-    need, limit = sockets + _SPARE_FILES, open_files()
+    need, limit = sockets + _SPARE_FILES, raise_open_files_limit()
     if need > limit:
         yield Gap(f"{sockets:,} sockets", f"{need:,} open files are needed, the limit is {limit:,}")
         return
@@ -111,7 +111,7 @@ def _run(sockets: int) -> _Run:
         path.unlink()
         started = time.monotonic()
         os.kill(ours.pid, signal.SIGTERM)
-        ends = crowd.see_off()
+        ends = crowd.wait_until_closed()
         drain_s = _wait_for(path) - started
         drain_pause_ms = float(path.read_text()) * 1_000
     if wrong := {code for _, code in ends} - {_RESTART}:
@@ -129,7 +129,7 @@ def _run(sockets: int) -> _Run:
 
 @contextmanager
 def _pause_file() -> Iterator[Path]:
-    """Name a file for the watched gateway."""
+    """Choose the result file of the watched gateway."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pause"
         os.environ[FILE] = str(path)
@@ -140,7 +140,7 @@ def _pause_file() -> Iterator[Path]:
 
 
 def _pause_ms(ours: Server, path: Path) -> float:
-    """Return the longest pause since the last question."""
+    """Return the longest pause since the last call."""
     path.unlink(missing_ok=True)
     os.kill(ours.pid, signal.SIGUSR2)
     _wait_for(path)
@@ -148,7 +148,7 @@ def _pause_ms(ours: Server, path: Path) -> float:
 
 
 def _wait_for(path: Path) -> float:
-    """Return when the file is there; leaves when it does not come."""
+    """Wait until the file exists; exit if it does not appear."""
     end = time.monotonic() + _TIMEOUT_S
     while not path.exists():
         if time.monotonic() > end:
@@ -158,7 +158,7 @@ def _wait_for(path: Path) -> float:
 
 
 def _metrics(management: int) -> tuple[float, int]:
-    """Return how long /metrics took, in seconds, and how much it says."""
+    """Return the duration of /metrics in seconds and its size."""
     connection = http.client.HTTPConnection("127.0.0.1", management, timeout=_TIMEOUT_S)
     with closing(connection):
         connection.connect()

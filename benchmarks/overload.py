@@ -1,4 +1,4 @@
-"""The memory of a gateway whose nsqd is slow or hangs, while far too much is published."""
+"""The memory of an overloaded gateway whose nsqd is slow or hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.harness import (
     gateway,
     real_nsqd,
     resident_bytes,
-    running,
+    run_server,
 )
 from benchmarks.table import Benchmark, Row, compare
 
@@ -32,9 +32,9 @@ _BUFFER_MIB = 64
 _NSQD_CONNECTIONS = 4
 _SLOW_KB_S = 2_000
 _PUBLISHED = {200, 503, 504}
-"""What a publish may be answered with."""
+"""Expected status codes of a publish."""
 _HALF_SENT = _PUBLISHED | {408}
-"""Who does not send the rest is told so."""
+"""Also expected where the body is never completed."""
 
 # The formula; README.md says what each is for, and how it was measured.
 BASE_MIB = 72.0
@@ -45,14 +45,14 @@ CONNECTION_KIB = 12.0
 
 @dataclass(frozen=True)
 class _Run:
-    """What one run was like, each second."""
+    """Samples of one run, one per second."""
 
     resident_mib: list[float]
     answers: dict[str, dict[str, int]]
 
 
 def bound_mib(connections: int) -> float:
-    """Return what the formula in README.md allows."""
+    """Return the limit by the formula in README.md."""
     batches_mib = BATCHES_MIB * _NSQD_CONNECTIONS
     connections_mib = connections * CONNECTION_KIB / 1_024
     return BASE_MIB + BUFFER_FACTOR * _BUFFER_MIB + batches_mib + connections_mib
@@ -103,7 +103,7 @@ def _rows(seconds: int, cycle_s: int, flags: Sequence[str]) -> Iterator[Row]:
 
 
 def _check(run: _Run) -> None:
-    """Leave when an answer is one that nobody may get."""
+    """Exit on an unexpected status code."""
     for kind in KINDS:
         seen = {int(status) for status in run.answers[kind.name]}
         if wrong := seen - (_PUBLISHED if kind.is_whole else _HALF_SENT):
@@ -111,7 +111,7 @@ def _check(run: _Run) -> None:
 
 
 def _overload(ours: Server, nsqd: Server, seconds: int, cycle_s: int) -> _Run:
-    """Flood the gateway; look at its memory each second."""
+    """Flood the gateway and sample its memory each second."""
     arguments = ["-m", "benchmarks.clients.flood", f"--address={ours.http}"]
     resident = [resident_bytes(ours.pid) / _MIB]
     with subprocess.Popen(
@@ -132,10 +132,10 @@ def _overload(ours: Server, nsqd: Server, seconds: int, cycle_s: int) -> _Run:
 
 @contextlib.contextmanager
 def _narrow(nsqd: Server) -> Iterator[Server]:
-    """Return *nsqd* behind a proxy that lets few bytes a second through to its TCP port."""
+    """Return *nsqd* behind a proxy that passes few bytes per second to its TCP port."""
     port, listen = free_port(), f"127.0.0.1:{free_port()}"
     arguments = [str(WITNESSES / "toxiproxy-server"), "-host=127.0.0.1", f"-port={port}"]
-    with running(arguments, ports=[port]):
+    with run_server(arguments, ports=[port]):
         proxy = {"name": "nsqd", "listen": listen, "upstream": nsqd.tcp}
         _post(port, "/proxies", proxy)
         toxic = {"type": "bandwidth", "stream": "upstream", "attributes": {"rate": _SLOW_KB_S}}

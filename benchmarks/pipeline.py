@@ -1,4 +1,4 @@
-"""NSQ on Spark beside NSQ's own programs: the source, its ingest alone, the archive, the sink."""
+"""NSQ on Spark compared with NSQ's own programs: source, ingest alone, archive and sink."""
 
 from __future__ import annotations
 
@@ -13,31 +13,38 @@ from functools import partial
 
 from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
-from benchmarks.harness import WITNESSES, Server, Spent, ask, cpu_seconds, real_nsqd
+from benchmarks.harness import WITNESSES, Server, Usage, cpu_seconds, fetch, real_nsqd
 from benchmarks.spark_session import Session, spark_session
 from benchmarks.table import Benchmark, Row, compare, in_turn
 
 _BODY_BYTES = 200
 _BATCH = 1_000
-"""Messages of an MPUB."""
+"""Messages per MPUB."""
 _FILE_WINDOW = 2_500
-"""nsq_to_file syncs and finishes when so many are in flight; counts are multiples of it."""
+"""nsq_to_file syncs and finishes at this number in flight; counts are multiples of it."""
 _DEADLINE_S = 170.0
 _COUNT = 500_000
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read a stream."""
+    """A mode of reading a stream."""
 
     name: str
     ack_mode: str
     rows: int
-    """Of one batch."""
+    """Rows per batch; 0 lets the source choose."""
     goal: float
+
+    @property
+    def warm_up(self) -> int:
+        """Rows before the measurement: some batches, and those in which batches grow."""
+        return 4 * self.rows or 400_000
 
 
 READINGS = (
+    Reading("source, commit, batches by themselves", "commit", 0, 0.8),
+    Reading("source, spool, batches by themselves", "spool", 0, 1.8),
     Reading("source, commit, batches of 20 000", "commit", 20_000, 0.7),
     Reading("source, commit, batches of 50 000", "commit", 50_000, 0.7),
     Reading("source, spool, batches of 100 000", "spool", 100_000, 1.8),
@@ -61,7 +68,7 @@ def _rows(count: int, rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, spark_session() as spark, tempfile.TemporaryDirectory() as folder:
         place = _Place(nsqd, spark, folder)
         consumer = backlog.go_nsq_consumer(nsqd, window=2_500, count=count)
-        sides: dict[str, Callable[[], Spent]] = {
+        sides: dict[str, Callable[[], Usage]] = {
             reading.name: partial(place.read, reading, "noop", count) for reading in READINGS
         }
         sides["go-nsq"] = partial(place.consume, consumer, count)
@@ -92,12 +99,12 @@ def _rows(count: int, rounds: int) -> Iterator[Row]:
         yield _rates(name, ours, spent["peer"], 0.08)
 
 
-def _rates(name: str, ours: list[float], peer: list[Spent], goal: float) -> Row:
+def _rates(name: str, ours: list[float], peer: list[Usage], goal: float) -> Row:
     return compare(name, "messages/s", ours, [each.rate for each in peer], f"goal: {goal:g}")
 
 
 class _Place:
-    """The nsqd, the session, and a folder for what is written."""
+    """The nsqd, the Spark session, and an output folder."""
 
     def __init__(self, nsqd: Server, spark: Session, folder: str) -> None:
         self._nsqd = nsqd
@@ -110,15 +117,15 @@ class _Place:
         program = (sys.executable, "-m", "benchmarks.clients.ingest")
         return (*program, self._nsqd.tcp, TOPIC, CHANNEL, "20000", str(count))
 
-    def consume(self, arguments: Sequence[str], count: int) -> Spent:
-        """Run a program that consumes."""
+    def consume(self, arguments: Sequence[str], count: int) -> Usage:
+        """Run a consuming program."""
         with backlog.channel(self._nsqd, count=count):
             return backlog.run_client(arguments)
 
-    def read(self, reading: Reading, sink: str, count: int) -> Spent:
+    def read(self, reading: Reading, sink: str, count: int) -> Usage:
         """Read with Spark."""
         self._runs += 1
-        warm_up = 4 * reading.rows
+        warm_up = reading.warm_up
         options = {
             "nsqdTcpAddress": self._nsqd.tcp,
             "topic": TOPIC,
@@ -129,29 +136,29 @@ class _Place:
         if reading.ack_mode == "spool":
             options["spoolDir"] = f"{self._folder}/spool{self._runs}"
         with backlog.channel(self._nsqd, count=0):
-            self._spark.ask("stream", options=options, sink=sink)
+            self._spark.run("stream", options=options, sink=sink)
             backlog.publish_only(self._nsqd, warm_up)
-            self._spark.ask("rows", count=warm_up)
+            self._spark.run("rows", count=warm_up)
             with self._paused():
                 backlog.publish(self._nsqd, count)
                 started = time.perf_counter()
-            self._spark.ask("rows", count=warm_up + count)
+            self._spark.run("rows", count=warm_up + count)
             seconds = time.perf_counter() - started
             # What the last batch had is finished a moment later.
             backlog.wait_until_empty(self._nsqd)
-            self._spark.ask("stop")
-        return Spent(count, seconds, 0.0)
+            self._spark.run("stop")
+        return Usage(count, seconds, 0.0)
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:
-        """Keep nsqd from delivering."""
+        """Pause the channel."""
         names = f"topic={TOPIC}&channel={CHANNEL}"
-        ask(self._nsqd, f"/channel/pause?{names}", method="POST")
+        fetch(self._nsqd, f"/channel/pause?{names}", method="POST")
         yield
-        ask(self._nsqd, f"/channel/unpause?{names}", method="POST")
+        fetch(self._nsqd, f"/channel/unpause?{names}", method="POST")
 
-    def to_file(self, count: int) -> Spent:
-        """Have nsq_to_file write all of it, and finish it."""
+    def to_file(self, count: int) -> Usage:
+        """Write and finish all messages with nsq_to_file."""
         arguments = (
             *(str(WITNESSES / "nsq_to_file"), "--topic", TOPIC, "--channel", CHANNEL),
             *("--nsqd-tcp-address", self._nsqd.tcp, "--output-dir", self._folder),
@@ -167,15 +174,15 @@ class _Place:
             seconds, cpu = time.perf_counter() - started, cpu_seconds(process.pid)
             process.terminate()
             process.wait(_DEADLINE_S)
-        return Spent(count, seconds, cpu)
+        return Usage(count, seconds, cpu)
 
-    def publish(self, count: int) -> Spent:
-        """Publish with the sink; the first call of a session is its warm-up, too."""
+    def publish(self, count: int) -> Usage:
+        """Publish with the sink; the first call of a session also warms it up."""
         options = {"nsqdTcpAddress": self._nsqd.tcp, "topic": f"{TOPIC}-out#ephemeral"}
         asked = {"options": options, "count": count, "body_bytes": _BODY_BYTES}
-        return Spent(count, self._spark.ask("publish", **asked), 0.0)
+        return Usage(count, self._spark.run("publish", **asked), 0.0)
 
-    def go_publish(self, count: int) -> Spent:
+    def go_publish(self, count: int) -> Usage:
         """Publish with NSQ's own Go client."""
         return backlog.run_client(
             (

@@ -1,4 +1,4 @@
-"""POST /pub and /mpub through the gateway, beside nsqd's own HTTP."""
+"""POST /pub and /mpub through the gateway, compared with nsqd's own HTTP."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.harness import (
     KEPT_MESSAGES,
     Server,
-    Spent,
+    Usage,
     cpu_seconds,
     gateway,
-    published,
+    message_count,
     real_nsqd,
     require,
 )
@@ -30,23 +30,23 @@ _RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 
 @dataclass(frozen=True)
 class Load:
-    """One way of asking."""
+    """One kind of request."""
 
     path: str
     connections: int
     body_bytes: int
     lines: int = 1
     goal: float | None = None
-    """The lowest ratio to nsqd's own rate that we want."""
+    """Lowest acceptable ratio to nsqd's rate."""
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         bodies = f"{self.lines} × {self.body_bytes} B" if self.lines > 1 else f"{self.body_bytes} B"
         return f"POST {self.path}, {self.connections} connections, {bodies}"
 
     def script(self) -> str:
-        """Return the program for wrk; it makes the request once and sends it again and again."""
+        """Return the script for wrk, which builds the request once and repeats it."""
         line = "x" * self.body_bytes
         body = f'string.rep("{line}\\n", {self.lines})' if self.lines > 1 else f'"{line}"'
         return f'wrk.method = "POST"\nwrk.body = {body}\n'
@@ -89,8 +89,8 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
         yield row(load.name, spent["ours"], spent["nsqd"], goal=load.goal)
 
 
-def row(name: str, ours: list[Spent], peers: list[Spent], *, goal: float | None) -> Row:
-    """Return the row of two rates, with what they cost."""
+def row(name: str, ours: list[Usage], peers: list[Usage], *, goal: float | None) -> Row:
+    """Return the row of two rates with their CPU times."""
     cpu, peer_cpu, share, peer_share = (
         statistics.median(column)
         for column in (
@@ -107,9 +107,9 @@ def row(name: str, ours: list[Spent], peers: list[Spent], *, goal: float | None)
     return compare(name, "requests/s", rates, peer_rates, note)
 
 
-def ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Spent:
-    """Ask for some seconds, and hold the answers against what nsqd has counted."""
-    before, cpu, load_cpu = published(nsqd), cpu_seconds(asked.pid), _children_cpu_seconds()
+def ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Usage:
+    """Send requests for some seconds; compare the responses with nsqd's count."""
+    before, cpu, load_cpu = message_count(nsqd), cpu_seconds(asked.pid), _children_cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "post.lua"
         script.write_text(load.script())
@@ -124,16 +124,16 @@ def ask_for(load: Load, asked: Server, nsqd: Server, seconds: int) -> Spent:
         ).stdout
     cpu, load_cpu = cpu_seconds(asked.pid) - cpu, _children_cpu_seconds() - load_cpu
     requests, rate = _answered(said)
-    counted = published(nsqd) - before
+    counted = message_count(nsqd) - before
     # What wrk had asked for and not read when its time was up is published all the same.
     most = (requests + load.connections) * load.lines
     if not requests * load.lines <= counted <= most:
         raise SystemExit(f"{load.name}: {requests} answers, and nsqd counts {counted}")
-    return Spent(requests, requests / rate, cpu, load_cpu)
+    return Usage(requests, requests / rate, cpu, load_cpu)
 
 
 def _answered(said: str) -> tuple[int, float]:
-    """Return the number of requests and their rate; leaves when one was not answered with 200."""
+    """Return the number of requests and their rate; exit if one was not answered with 200."""
     requests, rate = _REQUESTS.search(said), _RATE.search(said)
     if requests is None or rate is None or "Non-2xx" in said or "Socket errors" in said:
         raise SystemExit(f"not every answer was 200\n{said}")
@@ -141,6 +141,6 @@ def _answered(said: str) -> tuple[int, float]:
 
 
 def _children_cpu_seconds() -> float:
-    """Return the processor time of every child that has ended; the servers have not."""
+    """Return the CPU time of all ended child processes; the servers still run."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,4 +1,4 @@
-"""A session of Spark in a process of its own, which is told what to do."""
+"""A Spark session in another process, controlled by commands."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _STOP_TIMEOUT_S = 30.0
 
 
 class Session:
-    """What `benchmarks.clients.spark` can do, asked for from here."""
+    """The commands of `benchmarks.clients.spark`."""
 
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self._process = process
         self._log = log
 
-    def ask(self, do: str, **asked: object) -> Any:  # noqa: ANN401 - as JSON has it
-        """Have something done, and return what came of it; leave with the log where it fails."""
+    def run(self, do: str, **asked: object) -> Any:  # noqa: ANN401 - as JSON has it
+        """Run a command and return its result; exit with the log if it fails."""
         assert self._process.stdin is not None  # noqa: S101 - a pipe
         self._process.stdin.write(json.dumps({"do": do, **asked}) + "\n")
         self._process.stdin.flush()
         return self.answer()
 
     def answer(self) -> Any:  # noqa: ANN401 - as JSON has it
-        """Return the next answer."""
+        """Return the next result."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         for line in self._process.stdout:
             if line.startswith("answer "):
@@ -42,7 +42,7 @@ class Session:
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[Session]:
-    """Give a session; it and what it wrote are gone when the block ends."""
+    """Start a session; stop it and delete its files when the block ends."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.clients.spark", folder],

@@ -1,4 +1,4 @@
-"""What a socket that never reads costs the others on the same gateway."""
+"""The cost of a socket that never reads for the others on the same gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import uvloop
 from benchmarks import backlog
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.crowd import NOP, Crowd, Member
-from benchmarks.harness import Server, ask, gateway, real_nsqd
+from benchmarks.harness import Server, fetch, gateway, real_nsqd
 from benchmarks.latency import STAMPS, percentile, publishing
 from benchmarks.table import Benchmark, Row, compare, in_turn
 from benchmarks.tcp_client import age_ms, fill
@@ -24,11 +24,11 @@ from benchmarks.websocket_client import IDS, fin, upgrade_request
 _STUCK = "stuck"
 """Its topic and its channel."""
 _BACKLOG, _BODY_BYTES, _BATCH = 2_500, 16_384, 50
-"""40 MB for the one that never reads: a window of it is more than all buffers on the way."""
+"""40 MB for the stuck socket: one window exceeds all buffers between nsqd and the socket."""
 _RATE = 20
-"""Messages a second, each of which goes to every socket."""
+"""Messages per second, each for every socket."""
 _CLOSING_S = 3.0
-"""What the gateway may take to close a socket that does not even read the close frame."""
+"""Time limit for closing a socket that does not read the close frame."""
 _GOAL = 1.2
 
 
@@ -37,7 +37,7 @@ class _Load:
     sockets: int
     seconds: int
     slow_s: float
-    """When the gateway gives up on a socket that does not read."""
+    """When the gateway closes a socket that does not read."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Run:
     ages_ms: list[float]
     load_share: float
     closed: int
-    """How often the stuck socket was closed, and came back."""
+    """How often the stuck socket was closed and reconnected."""
 
 
 def plan(*, quick: bool) -> Benchmark:
@@ -64,8 +64,8 @@ def plan(*, quick: bool) -> Benchmark:
 def _rows(load: _Load, rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, gateway(nsqd, f"--slow-consumer-s={load.slow_s}") as ours:
         names = f"topic={_STUCK}&channel={_STUCK}"
-        ask(nsqd, f"/topic/create?topic={_STUCK}", method="POST")
-        ask(nsqd, f"/channel/create?{names}", method="POST")
+        fetch(nsqd, f"/topic/create?topic={_STUCK}", method="POST")
+        fetch(nsqd, f"/channel/create?{names}", method="POST")
         bodies = [b"x" * _BODY_BYTES] * _BATCH
         uvloop.run(fill(nsqd.tcp, _STUCK, _BACKLOG, bodies))
         sides = {
@@ -109,13 +109,13 @@ def _receive(nsqd: Server, ours: Server, load: _Load, *, has_stuck: bool) -> _Ru
                 if stuck is not None:
                     stuck.look()
         share = (time.process_time() - cpu) / (time.perf_counter() - started)
-        crowd.say(NOP)
+        crowd.send_to_all(NOP)
         crowd.leave()
     return _Run(ages, share, 0 if stuck is None else stuck.closed)
 
 
 class _Stuck:
-    """A socket that asks for far more than it reads, which is nothing."""
+    """A socket that subscribes with a large window and never reads."""
 
     def __init__(self, nsqd: Server, ours: Server, closed_within_s: float) -> None:
         self.closed = 0
@@ -149,5 +149,5 @@ class _Stuck:
         self._socket = self._connect()
 
     def close(self) -> None:
-        """Close; what was never read makes it a reset."""
+        """Close; the unread data makes it a reset."""
         self._socket.close()

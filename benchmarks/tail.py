@@ -1,4 +1,4 @@
-"""How long the slow answers to POST /pub take at half of the top rate, beside nsqd's own HTTP."""
+"""High percentiles of POST /pub at half of the maximum rate, compared with nsqd's own HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.harness import (
     WITNESSES,
     Server,
     gateway,
-    published,
+    message_count,
     real_nsqd,
 )
 from benchmarks.publish import Load, ask_for
@@ -27,7 +27,7 @@ _OURS, _NSQD = "ours", "nsqd"
 
 @dataclass(frozen=True)
 class _Times:
-    """What `tools/steady` has measured at a rate; milliseconds from the moment of a request."""
+    """Latencies measured by `tools/steady` at a rate: milliseconds from the scheduled time."""
 
     rate: float
     p50_ms: float
@@ -84,8 +84,8 @@ def _row(name: str, times: Mapping[str, list[_Times]]) -> Row:
 
 
 def _ask_steadily(asked: Server, nsqd: Server, rate: float, seconds: int) -> _Times:
-    """Ask at *rate*, and hold the answers against what nsqd has counted."""
-    before = published(nsqd)
+    """Send requests at *rate*; compare the responses with nsqd's count."""
+    before = message_count(nsqd)
     said = subprocess.run(
         [
             str(WITNESSES / "steady"),
@@ -101,7 +101,7 @@ def _ask_steadily(asked: Server, nsqd: Server, rate: float, seconds: int) -> _Ti
         text=True,
     ).stdout
     times = json.loads(said)
-    counted = published(nsqd) - before
+    counted = message_count(nsqd) - before
     asked_for = round(rate * (seconds + _WARM_UP_S))
     # The last request may fall on either side of the end.
     if times["failed"] or abs(counted - asked_for) > 1:

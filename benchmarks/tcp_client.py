@@ -7,30 +7,30 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import uvloop
 
 from benchmarks.clients.program import make_bodies
 from gateway.client.connection import ConnectionOptions
-from gateway.client.lookup import Discovery
-from gateway.client.publisher import Publisher
+from gateway.client.discovery import Discovery
+from gateway.client.producer import Producer
 from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import BrokerUnreachable
 from gateway.protocol.frames import ErrorFrame, Message
-from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.identify import IdentifyRequest, IdentifyResponse
 
 BODY_BYTES = 200
 BODY = b"x" * BODY_BYTES
 BATCH = 500
-"""Messages of one MPUB."""
+"""Messages per MPUB."""
 STAMP_DIGITS = 20
 
 
 @contextlib.asynccontextmanager
-async def producer(tcp: str) -> AsyncIterator[Publisher]:
-    """Give a publisher that is connected, and stop it when the block ends."""
-    publisher = Publisher([tcp])
+async def producer(tcp: str) -> AsyncIterator[Producer]:
+    """Yield a connected producer; stop it when the block ends."""
+    publisher = Producer([tcp])
     await publisher.start()
     try:
         yield publisher
@@ -39,22 +39,22 @@ async def producer(tcp: str) -> AsyncIterator[Publisher]:
 
 
 async def fill(tcp: str, topic: str, count: int, bodies: Sequence[bytes] = ()) -> None:
-    """Publish *count* messages, as MPUBs of *bodies* (500 texts of 200 B) as often as it goes."""
+    """Publish *count* messages by repeated MPUBs of *bodies* (default: 500 texts of 200 B)."""
     bodies = bodies or make_bodies(BATCH, BODY_BYTES)
     async with producer(tcp) as publisher:
         for done in range(0, count, len(bodies)):
             await publisher.publish_many(topic, bodies[: count - done])
 
 
-async def publish_batches(publisher: Publisher, topic: str, count: int) -> None:
-    """Publish *count* messages as MPUBs, one after the other."""
+async def publish_batches(publisher: Producer, topic: str, count: int) -> None:
+    """Publish *count* messages as consecutive MPUBs."""
     bodies = make_bodies(BATCH, BODY_BYTES)
     for _ in range(count // BATCH):
         await publisher.publish_many(topic, bodies)
 
 
-async def publish_singly(publisher: Publisher, topic: str, count: int, *, callers: int) -> None:
-    """Publish *count* messages by *callers*, each of whom waits for every answer."""
+async def publish_singly(publisher: Producer, topic: str, count: int, *, callers: int) -> None:
+    """Publish *count* messages from concurrent *callers*, each waiting for every response."""
 
     async def call() -> None:
         for _ in range(count // callers):
@@ -66,7 +66,7 @@ async def publish_singly(publisher: Publisher, topic: str, count: int, *, caller
 
 
 async def publish_stamped(tcp: str, topic: str, rate: int, count: int) -> None:
-    """Publish at *rate* a second, whatever the answers do; a body tells when it was published."""
+    """Publish *rate* messages per second without waiting for responses; bodies hold their time."""
     async with producer(tcp) as publisher, asyncio.TaskGroup() as group:
         start = time.monotonic()
         for number in range(count):
@@ -76,12 +76,12 @@ async def publish_stamped(tcp: str, topic: str, rate: int, count: int) -> None:
 
 
 def age_ms(stamp: bytes) -> float:
-    """Return how long ago a stamped body was published; the clock is that of all processes."""
+    """Return the age of a stamped body; all processes share the clock."""
     return (time.monotonic_ns() - int(stamp[:STAMP_DIGITS])) / 1e6
 
 
 class Consumer:
-    """Finishes everything, and measures from the first message to the last."""
+    """Finish every message, and measure from the first to the last."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Consumer:
         count: int,
         took: Callable[[list[Message]], None] = lambda _messages: None,
     ) -> None:
-        offer = Offer(feature_negotiation=True, output_buffer_timeout=25)
+        offer = IdentifyRequest(feature_negotiation=True, output_buffer_timeout=25)
         options = SubscriptionOptions(
             topic=names[0], channel=names[1], connection=ConnectionOptions(offer=offer)
         )
@@ -102,11 +102,11 @@ class Consumer:
         self._count = count
         self._took = took
         self._first = (0.0, 0.0)
-        """Wall and processor time at the first message."""
+        """Wall-clock and CPU time at the first message."""
         self._done = asyncio.Event()
 
     async def start(self) -> None:
-        """Subscribe; messages come from now on."""
+        """Subscribe."""
         await self._subscriber.start()
         self._subscriber.set_window(self._window)
 
@@ -117,8 +117,13 @@ class Consumer:
         await self._subscriber.close()
         return {"messages": self._count, "seconds": wall, "cpu_seconds": cpu}
 
-    def messages_arrived(self, source: int, messages: list[Message]) -> None:
-        """Finish them in one write."""
+    def in_flight_by_source(self) -> Mapping[int, int]:
+        """Return nothing: with one connection, the count is not needed."""
+        return {}
+
+    def on_messages(self, source: int, messages: list[Message], sent_after: float) -> None:
+        """Finish *messages* in one write."""
+        del sent_after
         if self._left == self._count:
             self._first = time.perf_counter(), time.process_time()
         self._took(messages)
@@ -127,23 +132,23 @@ class Consumer:
         if self._left <= 0:
             self._done.set()
 
-    def answer_refused(self, source: int, frame: ErrorFrame) -> None:
-        """Nothing may be refused here."""
+    def on_ack_refused(self, source: int, frame: ErrorFrame) -> None:
+        """Exit: no FIN may fail."""
         raise SystemExit(f"source {source}: {frame}")
 
-    def source_opened(self, source: int, answer: Answer) -> None:
-        """Nothing to do."""
+    def on_source_opened(self, source: int, answer: IdentifyResponse) -> None:
+        """Do nothing."""
 
-    def source_lost(self, source: int, error: BrokerUnreachable) -> None:
-        """Nothing may be lost here."""
+    def on_source_lost(self, source: int, error: BrokerUnreachable) -> None:
+        """Exit: the connection must not be lost."""
         raise SystemExit(f"source {source}: {error}")
 
-    def channel_gone(self, address: str) -> None:
-        """Nothing may be gone here."""
+    def on_channel_gone(self, address: str) -> None:
+        """Exit: the channel must not be deleted."""
         raise SystemExit(f"the channel is gone at {address}")
 
-    def auth_required(self) -> None:
-        """Nothing to do."""
+    def on_auth_required(self) -> None:
+        """Do nothing."""
 
 
 async def consume(tcp: str, names: tuple[str, str], window: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""One topic to a thousand viewers, beside a server that only sends."""
+"""One topic for a thousand viewers, compared with a server that only sends."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from benchmarks.backlog import TOPIC
 from benchmarks.crowd import MARKER, Crowd
 from benchmarks.harness import (
     Server,
-    Spent,
-    ask,
+    Usage,
     cpu_seconds,
+    fetch,
     free_port,
     gateway,
-    open_files,
+    raise_open_files_limit,
     real_nsqd,
-    running,
+    run_server,
 )
 from benchmarks.table import Benchmark, Row, compare
 from benchmarks.tcp_client import fill
@@ -34,20 +34,20 @@ _GOAL = 0.7
 ONE_EACH = "one message a frame"
 AS_THEY_COME = "messages as nsqd gives them"
 WAYS = {ONE_EACH: "--max-in-flight-limit=1", AS_THEY_COME: "--max-in-flight-limit=2500"}
-"""Each with the RDY that makes it so: nsqd gives the next message when the last is finished."""
+"""Frame sizes and the RDY that causes them: nsqd sends the next message after a FIN."""
 
 
 @dataclass(frozen=True)
 class _Round:
-    ours: Spent
-    bare: Spent
+    ours: Usage
+    bare: Usage
     messages_of_a_frame: float
 
 
 def plan(*, quick: bool) -> Benchmark:
     """Return the benchmark."""
     viewers, count, rounds = (50, 500, 1) if quick else (1_000, 1_000, 5)
-    open_files()
+    raise_open_files_limit()
     about = (
         f"one topic to {viewers:,} viewers, {count:,} messages of 200 B, beside a bare uvloop "
         "server of as many WebSockets that writes the very same frames; one reader for both, "
@@ -85,23 +85,23 @@ def _compare(name: str, rounds: Sequence[_Round]) -> Iterator[Row]:
 
 
 def _measure(nsqd: Server, ours: Server, bare: Server, work: tuple[int, int]) -> _Round:
-    """Measure the gateway, then the bare server with the frames that one viewer has got."""
+    """Measure the gateway, then the bare server with the frames that one viewer received."""
     _, count = work
-    ask(nsqd, f"/topic/create?topic={TOPIC}", method="POST")
+    fetch(nsqd, f"/topic/create?topic={TOPIC}", method="POST")
     spent, received = _count(ours, work, lambda: uvloop.run(fill(nsqd.tcp, TOPIC, count)))
     backlog.wait_until_alone(nsqd)
-    ask(nsqd, f"/topic/delete?topic={TOPIC}", method="POST")
+    fetch(nsqd, f"/topic/delete?topic={TOPIC}", method="POST")
     messages, frames, number = _messages(received)
     if messages != count:
-        raise SystemExit(f"a viewer got {messages} messages in whole frames, not {count}")
+        raise SystemExit(f"a viewer received {messages} messages in whole frames, not {count}")
     beside, echoed = _count(bare, work, lambda: _tell(bare, frames))
     if echoed != frames:
-        raise SystemExit("the bare server has sent something else")
+        raise SystemExit("the bare server sent other bytes")
     return _Round(spent, beside, count / number)
 
 
-def _count(server: Server, work: tuple[int, int], start: Callable[[], None]) -> tuple[Spent, bytes]:
-    """Connect all viewers, *start*, and read until each has every message."""
+def _count(server: Server, work: tuple[int, int], start: Callable[[], None]) -> tuple[Usage, bytes]:
+    """Connect all viewers, call *start*, and read until each has every message."""
     viewers, count = work
     crowd = Crowd(server)
     crowd.join([f"topic={TOPIC}"] * viewers)
@@ -111,11 +111,11 @@ def _count(server: Server, work: tuple[int, int], start: Callable[[], None]) -> 
     seconds, load = time.perf_counter() - started, time.process_time() - load
     cpu = cpu_seconds(server.pid) - cpu
     crowd.leave()
-    return Spent(viewers * count, seconds, cpu, load), received
+    return Usage(viewers * count, seconds, cpu, load), received
 
 
 def _tell(bare: Server, frames: bytes) -> None:
-    """Have the bare server send *frames* to all its sockets."""
+    """Make the bare server send *frames* to all its sockets."""
     host, port = bare.http.split(":")
     with socket.create_connection((host, int(port)), TIMEOUT_S) as told:
         told.sendall(b"SEND %d\n%b" % (len(frames), frames))
@@ -125,12 +125,12 @@ def _tell(bare: Server, frames: bytes) -> None:
 def _bare_server() -> Iterator[Server]:
     port = free_port()
     program = (sys.executable, "-m", "benchmarks.clients.bare_server", f"--port={port}")
-    with running(program, ports=[port]) as pid:
+    with run_server(program, ports=[port]) as pid:
         yield Server(pid, "", f"127.0.0.1:{port}")
 
 
 def _messages(received: bytes) -> tuple[int, bytes, int]:
-    """Return how many messages there are, the frames that hold them, and how many these are."""
+    """Return the number of messages, their frames, and the number of frames."""
     messages, frames, number, at = 0, bytearray(), 0, 0
     while (found := find_frame(received, at)) is not None:
         held = received.count(MARKER, found[1], found[2])

@@ -1,4 +1,4 @@
-"""A WebSocket subscriber that costs as little as it can, so that it is not what limits."""
+"""A WebSocket subscriber with minimal cost, so that it is not the bottleneck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END_OF_HEAD = b"\r\n\r\n"
 
 
 def upgrade_request(server: Server, query: str) -> bytes:
-    """Return what opens a socket on /sub."""
+    """Return the upgrade request of a socket on /sub."""
     return (
         f"GET /sub?{query} HTTP/1.1\r\nHost: {server.http}\r\n"
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -25,14 +25,14 @@ def upgrade_request(server: Server, query: str) -> bytes:
 
 
 def fin(ids: list[bytes], *, by_ids: bool) -> bytes:
-    """Return the text that finishes *ids*: one command for all, or one each."""
+    """Return the text that finishes *ids*: one command for all, or one per id."""
     if by_ids:
         return b'{"cmd":"FIN","ids":["' + b'","'.join(ids) + b'"]}'
     return b'{"cmd":"FIN","id":"' + b'"}\n{"cmd":"FIN","id":"'.join(ids) + b'"}'
 
 
 def encode_frame(kind: int, payload: bytes) -> bytes:
-    """Return a client's frame; masks are zero: masking is its cost, not the gateway's."""
+    """Return a client frame; its mask is zero, because masking is the client's cost."""
     size = len(payload)
     if size < 126:
         head = bytes((0x80 | kind, 0x80 | size))
@@ -44,7 +44,7 @@ def encode_frame(kind: int, payload: bytes) -> bytes:
 
 
 def find_frame(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """Return kind, start and end of the payload of the server's frame at *at*; None: not whole."""
+    """Return kind, payload start and end of the frame at *at*; None if it is incomplete."""
     if len(data) < at + 2:
         return None
     length, start = data[at + 1], at + 2
@@ -53,12 +53,12 @@ def find_frame(data: bytes, at: int) -> tuple[int, int, int] | None:
     elif length == 127:
         length, start = int.from_bytes(data[start : start + 8], "big"), start + 8
     end = start + length
-    # A length that is cut off is too short, so its bytes are looked for first.
+    # Check for the length bytes first: a truncated length would be too small.
     return (data[at] & 0x0F, start, end) if start <= len(data) and end <= len(data) else None
 
 
 class WebSocket:
-    """A socket on /sub of *server*; blocking, and without any parsing of JSON."""
+    """A blocking socket on /sub of *server*, without JSON parsing."""
 
     def __init__(self, server: Server, query: str) -> None:
         host, port = server.http.split(":")
@@ -73,7 +73,7 @@ class WebSocket:
         if not head.startswith(b"HTTP/1.1 101"):
             raise SystemExit(f"no upgrade:\n{head.decode()}")
         self._first = self.receive()
-        """The answer to SUB; messages may stand behind it in the same frame."""
+        """The response to SUB; messages may follow it in the same frame."""
 
     def receive(self) -> bytes:
         """
@@ -94,7 +94,7 @@ class WebSocket:
                 return payload
 
     def finish(self, ids: list[bytes], *, by_ids: bool) -> None:
-        """Finish *ids*, if there are any, with one frame: one command for all, or one each."""
+        """Finish *ids*, if any, with one frame: one command for all, or one per id."""
         if ids:
             self.send(fin(ids, by_ids=by_ids))
 
@@ -103,7 +103,7 @@ class WebSocket:
         self._send_frame(TEXT, text)
 
     def wait_until_read(self) -> None:
-        """Return once the gateway has carried out everything that was sent."""
+        """Wait until the gateway has processed everything sent."""
         self.send(b'{"cmd":"NOP","ref":1}')
         self.receive()
 
@@ -125,5 +125,5 @@ class WebSocket:
     def _read(self) -> bytes:
         data = self._socket.recv(READ_BYTES)
         if not data:
-            raise SystemExit("the gateway has closed the socket")
+            raise SystemExit("the gateway closed the socket")
         return data

@@ -1,4 +1,4 @@
-"""POST /pub through two worker processes, beside one process."""
+"""POST /pub through two worker processes, compared with one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.table import Benchmark, Row, in_turn
 _WORKERS = 2
 _LOAD = Load("/pub", 64, 200)
 _GOAL = 1.0
-"""No slower; the workers share the cores with nsqd and with the load."""
+"""Not slower: the workers share the cores with nsqd and the load generator."""
 
 
 def plan(*, quick: bool) -> Benchmark:

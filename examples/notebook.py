@@ -1,10 +1,10 @@
 """
-Sales: from NSQ into files, a question in SQL, the answer back to NSQ.
+Read sales from NSQ into Parquet, query them with SQL, and publish the result to NSQ.
 
-A notebook as plain Python: VS Code, PyCharm and Jupytext run its cells one by one, and
-`python examples/notebook.py` runs all of them. It needs Java 17, `pip install '.[spark]'`, and an
-NSQ: `nsq-gateway serve` brings one with it. Some sales to begin with (a topic of its own: where it
-has a channel already, a new channel gets only what is published from then on):
+This is a notebook in plain Python: VS Code, PyCharm and Jupytext run its cells one by one, and
+`python examples/notebook.py` runs all of them. It needs Java 17, `pip install '.[spark]'`, and NSQ:
+`nsq-gateway serve` has an embedded broker. Publish some sales first, to a topic without channels (a
+new channel of a topic that already has one receives only later messages):
 
     for n in 1 2 3; do
       curl -d '{"item": "book", "count": '$n'}' 'http://127.0.0.1:8080/pub?topic=sales'
@@ -21,21 +21,21 @@ from pyspark.sql import SparkSession
 NSQD = os.environ.get("NSQD_TCP_ADDRESS", "127.0.0.1:4150")
 FOLDER = os.environ.get("FOLDER") or tempfile.mkdtemp(prefix="sales-")
 
-# Spark's own Python processes: without it they are the first python3 of PATH.
+# The Python of Spark's workers; by default it is the first python3 in PATH.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 spark = (
-    SparkSession.builder.master("local[*,4]")  # a task that fails is tried four times
+    SparkSession.builder.master("local[*,4]")  # up to four attempts for each task
     .config("spark.ui.showConsoleProgress", "false")
     .config("spark.sql.session.timeZone", "UTC")
     .getOrCreate()
 )
 
 # %% [markdown]
-# ## What is there now
+# ## Read the available messages
 #
-# Reading takes messages out of a channel, so there is no batch read: a stream that ends when
-# nothing is left does that. The channel is this notebook's own; others get their copies.
+# Reading removes messages from a channel, so there is no batch read. Instead, a stream with
+# `availableNow` ends when the channel is empty. Other channels receive their own copies.
 
 # %%
 sales = (
@@ -53,9 +53,9 @@ query = (
 query.awaitTermination()
 
 # %% [markdown]
-# ## A question in SQL
+# ## Query with SQL
 #
-# The body is kept as it came; what it means is said here.
+# The files contain the bodies as published; the query parses them.
 
 # %%
 spark.read.parquet(f"{FOLDER}/sales").createOrReplaceTempView("sales")
@@ -68,9 +68,9 @@ totals = spark.sql("""
 totals.show()
 
 # %% [markdown]
-# ## The answer, back to NSQ
+# ## Publish the result to NSQ
 #
-# Each row is a message; whoever looks at the topic `totals` on the console page sees it.
+# Each row becomes a message. The console page can show the topic `totals`.
 
 # %%
 answer = totals.selectExpr("to_json(struct(*)) AS body")

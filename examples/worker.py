@@ -1,10 +1,10 @@
 """
-Run a command for each message, which gets it on its standard input: FIN when it exits with 0.
+Run a command for each message, with the body on its standard input, and FIN it on exit status 0.
 
     python examples/worker.py http://127.0.0.1:8080 orders resize ./resize.sh --width 200
 
-Needs `websockets` alone, which .venv/bin/python has. Where the gateway wants a secret: put
-NSQ_SECRET=... in front.
+The only dependency is `websockets`, which .venv/bin/python has. If the gateway requires a secret,
+set NSQ_SECRET.
 """
 
 import asyncio
@@ -25,53 +25,57 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 AT_A_TIME = 4
-FINAL, FIRST_FINAL = {1000, 1002, 1003, 1007, 1009, 4003}, 4500  # coming back would not help
+FINAL, FIRST_FINAL = {1000, 1002, 1003, 1007, 1009, 4003}, 4500  # reconnecting would not help
 FULL = 1013
 STEADY_S = 10
 log = logging.getLogger("worker")
 
 
 async def handle(socket: ClientConnection, message: dict[str, Any], command: list[str]) -> None:
-    """Let *command* work on a message, and answer it."""
-    said, half_s = {"id": message["id"]}, message["deadline_ms"] / 2_000
+    """Run *command* for a message, and send FIN, or REQ if it fails; TOUCH meanwhile."""
+    answer, half_s = {"id": message["id"]}, message["deadline_ms"] / 2_000
     body = message["body"].encode() if "body" in message else b64decode(message["body_base64"])
-    # In a session of its own: Ctrl-C is for the worker, which lets the command end.
+    # In its own session: Ctrl-C reaches only the worker, which lets the command end.
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, start_new_session=True)
     work = asyncio.create_task(process.communicate(body))
-    with suppress(ConnectionClosed):  # then NSQ gives it to somebody again
+    with suppress(ConnectionClosed):  # NSQ redelivers the message
         while not (await asyncio.wait([work], timeout=half_s))[0]:
-            await socket.send(json.dumps(said | {"cmd": "TOUCH"}))
+            await socket.send(json.dumps(answer | {"cmd": "TOUCH"}))
         requeue = {"cmd": "REQ", "timeout_ms": 1_000 * message["attempts"] ** 2}
-        await socket.send(json.dumps(said | (requeue if process.returncode else {"cmd": "FIN"})))
+        await socket.send(json.dumps(answer | (requeue if process.returncode else {"cmd": "FIN"})))
     await work
 
 
 async def consume(socket: ClientConnection, command: list[str], stop: asyncio.Event) -> float:
-    """Answer messages until the connection ends; return the wait that was asked for, or -1."""
+    """
+    Process messages until the connection ends.
 
-    async def say_cls() -> None:
+    Return the seconds to wait before reconnecting, as announced by the gateway, or -1.
+    """
+
+    async def send_cls() -> None:
         await stop.wait()
         with suppress(ConnectionClosed):
-            await socket.send('{"cmd":"CLS"}')  # no more messages; answers are taken, then 1000
+            await socket.send('{"cmd":"CLS"}')  # stops deliveries; acks are accepted, then 1000
 
-    told_ms = -1_000
-    async with asyncio.TaskGroup() as tasks:  # it ends when every command has
-        closing = tasks.create_task(say_cls())
+    reconnect_after_ms = -1_000
+    async with asyncio.TaskGroup() as tasks:  # waits for all commands
+        closing = tasks.create_task(send_cls())
         with suppress(ConnectionClosed):
             async for frame in socket:
-                for said in map(json.loads, str(frame).split("\n")):
-                    if said["type"] == "message":
-                        tasks.create_task(handle(socket, said, command))
-                    elif said["type"] == "error":
-                        log.warning("%s: %s", said["code"], said["message"])
-                    elif said["cmd"] == "CLS":
-                        told_ms = said["data"]["reconnect_after_ms"] or 0
+                for event in map(json.loads, str(frame).split("\n")):
+                    if event["type"] == "message":
+                        tasks.create_task(handle(socket, event, command))
+                    elif event["type"] == "error":
+                        log.warning("%s: %s", event["code"], event["message"])
+                    elif event["cmd"] == "CLS":
+                        reconnect_after_ms = event["data"]["reconnect_after_ms"] or 0
         closing.cancel()
-    return told_ms / 1_000
+    return reconnect_after_ms / 1_000
 
 
 async def main(gateway: str, topic: str, channel: str, *command: str) -> None:
-    """Consume until SIGTERM or Ctrl-C, or until there is no coming back."""
+    """Consume until SIGTERM, Ctrl-C, or an error that reconnecting cannot fix."""
     loop, stop, failures = asyncio.get_running_loop(), asyncio.Event(), 0
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -80,11 +84,11 @@ async def main(gateway: str, topic: str, channel: str, *command: str) -> None:
     secret = os.environ.get("NSQ_SECRET")
     headers = {"Authorization": f"Bearer {secret}"} if secret else None
     while not stop.is_set():
-        since, told_s, least_s, code = loop.time(), -1.0, 0.0, 1006
+        since, reconnect_s, least_s, code = loop.time(), -1.0, 0.0, 1006
         try:
-            # No size: a message may be as large as nsqd allows.
+            # No size limit: a message may be as large as nsqd allows.
             async with connect(url, additional_headers=headers, max_size=None) as socket:
-                told_s = await consume(socket, list(command), stop)
+                reconnect_s = await consume(socket, list(command), stop)
             code, reason = socket.close_code or code, socket.close_reason
         except InvalidStatus as error:  # refused before the upgrade
             reason = (error.response.body or b"").decode()
@@ -97,11 +101,11 @@ async def main(gateway: str, topic: str, channel: str, *command: str) -> None:
             return
         if code in FINAL or code >= FIRST_FINAL:
             sys.exit(f"closed with {code}: {reason}")
-        # Full jitter: those who were cut off together do not come back together.
+        # Full jitter: clients that were cut off together reconnect at different times.
         failures = 0 if loop.time() - since > STEADY_S else failures + 1
         most_s = min(30, (8 if code == FULL else 0.5) * 2 ** min(failures, 10))
-        wait_s = told_s if told_s >= 0 else least_s + random.uniform(0, most_s)
-        log.warning("%d %s: again in %.1f s", code, reason, wait_s)
+        wait_s = reconnect_s if reconnect_s >= 0 else least_s + random.uniform(0, most_s)
+        log.warning("%d %s: reconnecting in %.1f s", code, reason, wait_s)
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), wait_s)
 

@@ -1,34 +1,34 @@
 """
-Every error that gateway code raises on purpose.
+The exceptions of the gateway.
 
 GatewayError
-├─ SettingsError            a setting is missing or out of range (name, value, allowed range)
-│  └─ SettingRefused        a setting is unknown, or cannot stand beside another one
-├─ StartError               a part could not start (port taken, nothing at an address)
-├─ InvalidRequest           the caller's fault; token as nsqd spells it (MISSING_ARG_TOPIC, …)
-├─ RowRefused               a row of Spark's cannot be published, whatever is tried
-├─ Forbidden                the caller may not do this, whatever the request says
-├─ AuthRequired             a secret is asked for, and none was brought
-├─ RequestTimeout           the rest of a request did not come in time
-├─ HeadTooBig               a head, or a trailer, goes on after what is read of it
-├─ RateLimited              the caller has published more than it may; not published
-├─ NoKnownNsqd              there is no nsqd whose HTTP could be asked; nothing was done
-├─ PartlyDone               some nodes did what was asked, others failed
-├─ Full                     no further socket or secret is taken here
-├─ AlreadyAnswered          a message was finished or requeued before
-├─ PublishError             a publish was not answered with OK
-│  ├─ Overloaded            a bounded queue is full; not published
-│  ├─ NoBroker              no broker connection is usable; not published
-│  ├─ BrokerRefused         an E_… frame answered it; not published
-│  └─ OutcomeUnknown        written, and no answer came; published or not, nobody knows
-├─ BrokerUnreachable        a TCP connection to a broker could not be made or kept
-├─ LookupFailed             an nsqlookupd gave no answer that can be used
+├─ SettingsError          a setting is missing or out of range (name, value, allowed range)
+│  └─ SettingRefused      a setting is unknown, or conflicts with another one
+├─ StartError             a service could not start (port in use, no such address)
+├─ InvalidRequest         the request is invalid; token as in nsqd (MISSING_ARG_TOPIC, …)
+├─ RowRefused             a row of a DataFrame cannot be published
+├─ Forbidden              the caller is not allowed to do this
+├─ AuthRequired           a secret is required, and the caller sent none
+├─ RequestTimeout         a request was not received completely in time
+├─ HeadersTooLarge        the headers, or the trailers, exceed their size limit
+│  └─ TooManyHeaders      there are too many headers, or items in one of them
+├─ RateLimited            the caller exceeded its publish rate; not published
+├─ NoNsqdHttpAddress      no HTTP address of an nsqd is known; nothing was done
+├─ PartialFailure         a request failed on some nodes and succeeded on others
+├─ LimitReached           a limit of connections, sockets or secrets is reached
+├─ AlreadyResponded       a message was already finished or requeued
+├─ PublishError           a publish failed, or its outcome is unknown
+│  ├─ Overloaded          a bounded queue is full; not published
+│  ├─ NoBroker            no broker connection is usable; not published
+│  ├─ BrokerRefused       nsqd responded with an E_… error; not published
+│  └─ OutcomeUnknown      written without a response; maybe published
+├─ BrokerUnreachable      a connection to nsqd failed or was closed
+├─ LookupFailed           an nsqlookupd gave no usable response
 └─ ProtocolError
-   ├─ LocalProtocolError    our side asked for something V2 forbids now: a bug here
-   └─ RemoteProtocolError   the peer broke V2 (code and description as they go on the wire)
+   ├─ LocalProtocolError  the gateway violated the V2 protocol: a bug
+   └─ RemoteProtocolError the peer violated it (code and description as on the wire)
 
-Pure code raises only these, and gives expected outcomes as values. HTTP statuses and WebSocket
-close codes are chosen in one place, web/faults.py.
+`web.errors` maps them to HTTP statuses and WebSocket close codes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,18 @@ from typing import TypeVar
 
 ErrorT = TypeVar("ErrorT", bound=Exception)
 
+NOT_STORED_CODES = frozenset({"E_PUB_FAILED", "E_DPUB_FAILED", "E_MPUB_FAILED"})
+"""nsqd cannot store messages: it is exiting, or its disk is full or broken."""
+
 _ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
 
 class GatewayError(Exception):
-    """Root of the tree."""
+    """Base class of the gateway's exceptions."""
 
 
 class SettingsError(GatewayError):
-    """A setting has a value that cannot be used."""
+    """A setting has an invalid value."""
 
     def __init__(self, name: str, value: object, *, allowed: str) -> None:
         super().__init__(f"{name} is {value!r}; allowed: {allowed}")
@@ -58,9 +61,9 @@ class SettingsError(GatewayError):
 
 class SettingRefused(SettingsError):
     """
-    A setting is unknown, or does not go together with another one, whatever its value.
+    A setting is unknown, or conflicts with another one.
 
-    *name* may say where it was found; *reason* names the other setting, and what to do.
+    *name* may also say where the setting was found; *reason* says what to do.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -69,15 +72,15 @@ class SettingRefused(SettingsError):
 
 
 class StartError(GatewayError):
-    """A part could not start; the text is one sentence that says what to do."""
+    """A service could not start; the text says why, and what to do."""
 
 
 class InvalidRequest(GatewayError):
     """
-    A request cannot be carried out as it stands.
+    A request is invalid.
 
-    *token* is nsqd's own word for it (``MSG_TOO_BIG``); the text explains it to a person, with
-    the value, the limit and its unit.
+    *token* is nsqd's code for the error (``MSG_TOO_BIG``). *detail* has the value, the limit and
+    its unit.
     """
 
     def __init__(self, token: str, detail: str) -> None:
@@ -87,7 +90,7 @@ class InvalidRequest(GatewayError):
 
 
 class RowRefused(GatewayError):
-    """A row cannot be published as it is: *key* names it; *reason* has value, limit and unit."""
+    """The row *key* cannot be published; *reason* has the value, the limit and its unit."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"row {key} cannot be published: {reason}")
@@ -96,70 +99,80 @@ class RowRefused(GatewayError):
 
 
 class Forbidden(GatewayError):
-    """The caller may not do this, however the request is spelled; the text says why."""
+    """The caller is not allowed to do this; the text says why."""
 
 
 class AuthRequired(GatewayError):
-    """A secret is asked for, and the caller brought none; nothing was done."""
+    """A secret is required, and the caller sent none; nothing was done."""
 
 
 class RequestTimeout(GatewayError):
-    """The rest of a request did not come in time; nothing was done with what had come."""
+    """A request was not received completely in time; nothing was done."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
-            f"the request was not whole after {timeout_s:g} s, which is the limit; nothing was done"
+            f"the request did not arrive completely within {timeout_s:g} s; nothing was done"
         )
         self.timeout_s = timeout_s
 
 
-class HeadTooBig(GatewayError):
-    """The head of a request, or the trailer behind its body, is longer than what is read of it."""
+class HeadersTooLarge(GatewayError):
+    """The headers of a request, or its trailers, exceed their size limit."""
 
     def __init__(self, size_bytes: int, *, limit_bytes: int) -> None:
         super().__init__(
-            f"the head, or the trailer, has {size_bytes} bytes and more; limit {limit_bytes} bytes"
+            f"the headers, or the trailers, have {size_bytes} or more bytes; "
+            f"limit {limit_bytes} bytes"
         )
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
 
 
-class NoKnownNsqd(GatewayError):
-    """There is no nsqd whose HTTP could be asked; nothing was done."""
+class TooManyHeaders(HeadersTooLarge):
+    """A request has too many headers, or too many list items in one of them."""
+
+    def __init__(self, count: int, *, limit: int, what: str) -> None:
+        GatewayError.__init__(self, f"the request has {count} or more {what}; limit {limit}")
+        self.count = count
+        self.limit = limit
+
+
+class NoNsqdHttpAddress(GatewayError):
+    """No HTTP address of an nsqd is known; nothing was done."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the HTTP address of no nsqd is known, nothing was done; --nsqd-http-address names "
-            "one, and --lookupd-http-address an nsqlookupd that knows them"
+            "no HTTP address of an nsqd is known; nothing was done; configure "
+            "--nsqd-http-address or --lookupd-http-address"
         )
 
 
-class PartlyDone(GatewayError):
-    """Not every nsqd and nsqlookupd did what was asked; *lines* tell of each that did not."""
+class PartialFailure(GatewayError):
+    """A request failed on some nsqds or nsqlookupds; *lines* has a line for each of them."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        head = "not every node did it, and the same request may be sent again:"
+        head = "the request failed on these nodes, and may be repeated:"
         super().__init__("\n".join((head, *lines)))
         self.lines = tuple(lines)
 
 
 class RateLimited(GatewayError):
-    """A caller has published faster than it may; nothing of this request was published."""
+    """A caller exceeded its publish rate; nothing of this request was published."""
 
     def __init__(self, *, limit_per_s: float, retry_after_s: float) -> None:
         super().__init__(
-            f"one caller may publish {limit_per_s:g} messages a second, and this one has used that "
-            f"up; nothing was published, try again in {math.ceil(retry_after_s)} s"
+            f"this caller exceeded its limit of {limit_per_s:g} messages a second; nothing was "
+            f"published, try again in {math.ceil(retry_after_s)} s"
         )
         self.limit_per_s = limit_per_s
         self.retry_after_s = retry_after_s
 
 
-class Full(GatewayError):
+class LimitReached(GatewayError):
     """
-    No further socket or secret is taken here now; the text says why.
+    A limit of connections, sockets or secrets is reached; the text says which.
 
-    *reason* is a word for it, of which there are few: they are counted by it.
+    *reason* is a fixed word for that limit, used as a label value of metrics.
     """
 
     def __init__(self, text: str, reason: str = "full") -> None:
@@ -167,33 +180,38 @@ class Full(GatewayError):
         self.reason = reason
 
 
-class AlreadyAnswered(GatewayError):
-    """A message is to be finished, requeued or touched that was finished or requeued before."""
+class AlreadyResponded(GatewayError):
+    """A message cannot be finished, requeued or touched: it was already finished or requeued."""
 
     def __init__(self, message_id: bytes) -> None:
         text = message_id.decode("latin-1")
-        super().__init__(f"message {text} is answered: it was finished or requeued before")
+        super().__init__(f"message {text} was already finished or requeued")
         self.message_id = message_id
 
 
 class PublishError(GatewayError):
-    """A publish was not answered with OK."""
+    """A publish failed, or its outcome is unknown."""
 
 
 class Overloaded(PublishError):
     """
-    What waits to be published has reached a bound; nothing was written.
+    A publish buffer is full; nothing was written.
 
-    *where* says which bound: ``in all``, or ``for each nsqd that is there``. *waiting_bytes* wait
-    without this publish, which has *size_bytes*.
+    The buffer holds *waiting_bytes* of earlier publishes; this publish has *size_bytes* more.
+    *where* describes the buffer in the error text.
     """
 
     def __init__(
-        self, *, waiting_bytes: int, size_bytes: int, limit_bytes: int, where: str = "in all"
+        self,
+        *,
+        waiting_bytes: int,
+        size_bytes: int,
+        limit_bytes: int,
+        where: str = "queued for publishing",
     ) -> None:
         super().__init__(
-            f"{waiting_bytes} bytes wait to be published {where}, this publish has {size_bytes} "
-            f"bytes, the limit is {limit_bytes} bytes; nothing was published, try again later"
+            f"{waiting_bytes} bytes are {where}, and this publish has {size_bytes} bytes; "
+            f"the limit is {limit_bytes} bytes; nothing was published, try again later"
         )
         self.waiting_bytes = waiting_bytes
         self.size_bytes = size_bytes
@@ -201,19 +219,15 @@ class Overloaded(PublishError):
 
 
 class NoBroker(PublishError):
-    """No connection to any nsqd could take the publish; nothing was written."""
+    """No nsqd is connected; nothing was written."""
 
 
 class OutcomeUnknown(PublishError):
-    """The publish was written and no answer came: it may or may not be published."""
+    """A publish was sent, and no response came: its messages may or may not be published."""
 
 
 class BrokerRefused(PublishError):
-    """
-    The broker answered a command with an error frame.
-
-    *code* is NSQ's (``E_BAD_TOPIC``), *description* what the broker said after it.
-    """
+    """nsqd responded with an error frame: *code* (``E_BAD_TOPIC``) and *description*."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(f"{code} {description}".rstrip())
@@ -221,31 +235,36 @@ class BrokerRefused(PublishError):
         self.description = description
 
     @property
-    def is_about_access(self) -> bool:
-        """Whether a secret was refused, or its owner may not do this."""
+    def is_auth_error(self) -> bool:
+        """True if nsqd refused the secret, or the secret does not permit the command."""
         return self.code in _ACCESS_CODES
+
+    @property
+    def is_storage_error(self) -> bool:
+        """True if nsqd cannot store any message at present."""
+        return self.code in NOT_STORED_CODES
 
 
 class BrokerUnreachable(GatewayError):
     """
-    A connection to a broker could not be made, or has ended; *address* is host:port.
+    A connection to nsqd failed or was closed; *address* is host:port.
 
-    *is_own*: this side has ended it, and not because anything was wrong.
+    *is_local* is True if the gateway itself closed the connection, without an error.
     """
 
-    def __init__(self, address: str, reason: str, *, is_own: bool = False) -> None:
+    def __init__(self, address: str, reason: str, *, is_local: bool = False) -> None:
         super().__init__(f"nsqd at {address}: {reason}")
         self.address = address
         self.reason = reason
-        self.is_own = is_own
+        self.is_local = is_local
 
 
 class LookupFailed(GatewayError):
     """
-    An nsqlookupd gave no answer that can be used.
+    An nsqlookupd gave no usable response.
 
-    *address* is its host:port; *reason* one of a few words, for a metric (``malformed``); *detail*
-    tells a person.
+    *address* is the host:port of the nsqlookupd. *reason* is a fixed word for metrics, such as
+    ``malformed``; *detail* is the text for people.
     """
 
     def __init__(self, address: str, reason: str, detail: str) -> None:
@@ -256,19 +275,19 @@ class LookupFailed(GatewayError):
 
 
 class ProtocolError(GatewayError):
-    """One side of a V2 connection left the protocol."""
+    """One side of a connection violated nsqd's V2 protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side asked for something that V2 does not allow in this state: a bug here."""
+    """The gateway violated the protocol: a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
     """
-    The peer broke V2.
+    The peer violated the protocol.
 
-    *code* and *description* are what a broker writes into its error frame, spelled as nsqd
-    spells them. A code that is empty means: close without a frame.
+    *code* and *description* are those of the broker's error frame, as in nsqd. If *code* is empty,
+    the connection is closed without an error frame.
     """
 
     def __init__(self, code: str, description: str) -> None:
@@ -277,14 +296,15 @@ class RemoteProtocolError(ProtocolError):
         self.description = description
 
 
-def alike(error: ErrorT) -> ErrorT:
+def copy_error(error: ErrorT) -> ErrorT:
     """
-    Return an error that says the same, without traceback and cause.
+    Copy an error without its traceback and cause.
 
-    For one that is kept, or raised for several: a traceback leads to whoever was there, who may
-    lead to the error again, and grows each time.
+    For an error that is stored or raised more than once: its traceback would grow each time, and
+    keep the frames of earlier callers alive.
     """
-    again = type(error).__new__(type(error))
-    again.args = error.args
-    again.__dict__.update(error.__dict__)
-    return again
+    # Not copy.copy(): it calls the constructor with `args`, which has other parameters here.
+    copied = type(error).__new__(type(error))
+    copied.args = error.args
+    copied.__dict__.update(error.__dict__)
+    return copied

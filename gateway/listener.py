@@ -1,8 +1,12 @@
 """
-An address that an ASGI application answers on: uvicorn, started and stopped from outside.
+Serve an ASGI application on one address, with or without TLS.
 
-uvicorn takes the process's signals and closes every socket at once; here the signals stay with
-`service`, which drains first. The socket listens before anything is announced.
+On a signal, uvicorn by itself would close every connection at once; here `server.runner` handles
+signals, and drains first. The socket listens before its address is announced.
+
+asyncio's TLS server reports a connection only after its handshake: a client that connects and
+stays silent would use a file and about 50 KiB, and no limit would count it. `TlsServer` counts
+handshakes, and aborts the oldest one at the limit.
 """
 
 from __future__ import annotations
@@ -11,66 +15,59 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 
 from gateway.addresses import join_address, split_address
-from gateway.certificate import Certificate
+from gateway.aio import spawn
 from gateway.errors import StartError
-from gateway.telemetry import spawn
+from gateway.open_files import handshakes_limit
+from gateway.telemetry import counter, gauge
+from gateway.tls import Certificate
 
 _BACKLOG = 2_048
-_HANDSHAKE_S = 10.0
-"""Time for the handshake of TLS: until then nobody counts the connection."""
-_SHUTDOWN_S = 5.0
-"""Time for the end of TLS; a client that reads nothing is cut then."""
 _GRACE_S = 5.0
-"""What answers that have begun get when a listener stops."""
-_LOOK_INTERVAL_S = 0.02
+"""Time for responses in progress when a listener stops."""
+_POLL_INTERVAL_S = 0.02
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that leaves the signals alone and tells when it listens."""
+    """A uvicorn server without signal handlers, which reports when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.listens = asyncio.Event()
+        self.is_listening = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take no signal."""
+        """Context manager that installs no signal handlers, unlike uvicorn's."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell."""
+        """Start to accept connections on *sockets*, and set `is_listening`."""
         if self.config.is_ssl:
             await self._startup_with_tls(sockets or [])
         else:
             await super().startup(sockets)
-        self.listens.set()
+        self.is_listening.set()
 
     async def _startup_with_tls(self, sockets: list[socket.socket]) -> None:
-        """Do what uvicorn does, with a limit for a handshake: asyncio's own is 60 s."""
+        """Start as uvicorn does, but with `TlsServer` in place of asyncio's TLS server."""
         config = self.config
-        loop = asyncio.get_running_loop()
         await self.lifespan.startup()
 
         def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg] # a class, or a partial one
+            return config.http_protocol_class(  # type: ignore[call-arg] # a class or a partial
                 config=config, server_state=self.server_state, app_state=self.lifespan.state
             )
 
+        assert config.ssl is not None  # noqa: S101 - is_ssl was checked
+        limit = handshakes_limit()
         self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=each,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=_HANDSHAKE_S,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
-            )
+            TlsServer(each, config.ssl, protocol, limit=limit)  # type: ignore[misc] # has what uvicorn calls
             for each in sockets
         ]
         self.started = True
@@ -78,11 +75,16 @@ class _Server(uvicorn.Server):
 
 class HttpListener:
     """
-    One address; `bind`, then `start`, last `stop`.
+    An HTTP server on one address.
 
-    *name* is what people read, with the flag of the address where it has one, as in "the gateway
-    (--listen)". *grace_s* is what answers that have begun get at the stop; *certificate* is that of
-    TLS, None: there is none; *options* are uvicorn's, in place of what is set here.
+    Call `bind` or `adopt_socket`, then `start`, and `stop` at the end.
+
+    Args:
+        name: Name for error texts, with the flag of the address, as in "the gateway (--listen)".
+        address: host:port.
+        grace_s: Time that `stop` waits for responses in progress.
+        certificate: Certificate for TLS; None: no TLS.
+        options: Options of uvicorn, which override the defaults here.
     """
 
     def __init__(
@@ -95,39 +97,39 @@ class HttpListener:
         **options: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         self._name = name
-        self._wanted = address
+        self._requested_address = address
         self._grace_s = grace_s
         self._certificate = certificate
         self._options = options
         self._socket: socket.socket | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
-        self.cut_requests = 0
-        """Requests that were cut before their answer."""
+        self.aborted_requests = 0
+        """Requests aborted before their response was complete."""
         self.address = address
-        """Where it listens: after `bind` with the port that the system chose for port 0."""
+        """host:port; after `bind` with the port that the system chose for port 0."""
 
     def bind(self) -> None:
         """
-        Take the address; who connects from now on waits for `start`.
+        Listen on the address; clients that connect wait for a response until `start`.
 
         Raises:
-            StartError: It is taken, or none of this machine; one sentence with what to do.
+            StartError: The address is in use, or not one of this machine.
         """
-        self.adopt(bind_tcp(self._name, self._wanted))
+        self.adopt_socket(bind_tcp(self._name, self._requested_address))
 
-    def adopt(self, listener: socket.socket) -> None:
-        """Answer on *listener*, which listens already, in place of `bind`; it is ours now."""
+    def adopt_socket(self, listener: socket.socket) -> None:
+        """Serve on *listener*, a listening socket, instead of calling `bind`; `stop` closes it."""
         self._socket = listener
         host, port = listener.getsockname()[:2]
         self.address = join_address(host, port)
 
     async def start(self, app: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own types
         """
-        Answer with the ASGI application *app*; *options* go before the constructor's.
+        Serve the ASGI application *app*; *options* override those of the constructor.
 
         Raises:
-            SettingsError: The certificate cannot be used.
+            SettingsError: The certificate is invalid.
         """
         if self._socket is None:
             self.bind()
@@ -139,9 +141,10 @@ class HttpListener:
             "log_config": None,
             "access_log": False,
             "server_header": False,
+            # `web.proxies` reads forwarding headers, and only from trusted proxies.
             "proxy_headers": False,
             "backlog": _BACKLOG,
-            # `stop` is sooner: uvicorn would cancel the answers, and tell the clients 500.
+            # Longer than the grace of `stop`: uvicorn cancels requests and responds with 500.
             "timeout_graceful_shutdown": math.ceil(self._grace_s) + 1,
             **self._options,
             **options,
@@ -149,22 +152,24 @@ class HttpListener:
         if self._certificate is not None:
             self._certificate.read()
             self._certificate.watch()
+            # One context for all: its sni_callback gives each handshake the newest certificate.
             context = self._certificate.context
             settings["ssl_context_factory"] = lambda _config, _default: context
         server = self._server = _Server(uvicorn.Config(app, **settings))
         self._task = spawn(f"serve {self._name}", server.serve(sockets=[self._socket]))
-        await server.listens.wait()
+        await server.is_listening.wait()
 
     async def stop(self) -> None:
         """
-        Take no more connections, let answers that have begun end, close; idempotent.
+        Stop accepting connections, finish responses in progress, then close; idempotent.
 
-        Connections that are left after the grace are cut.
+        Connections that remain after the grace time are aborted.
         """
         if self._certificate is not None:
             self._certificate.close()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
+            # Not `wait_for`, which would cancel the server task: it ends by itself after `abort`.
             _, running = await asyncio.wait({self._task}, timeout=self._grace_s)
             if running:
                 self.abort()
@@ -174,31 +179,38 @@ class HttpListener:
 
     def abort(self) -> None:
         """
-        Cut every connection: who waits for an answer sees a reset, which promises nothing.
+        Abort every connection, so that clients get a reset and not a response that seems complete.
 
-        To be called during a `stop`, which then ends.
+        Call it while `stop` is running, which then returns.
         """
         if self._server is None:
             return
         self._server.force_exit = True
         for connection in list(self._server.server_state.connections):
-            self.cut_requests += _open_requests(connection)
-            # Set by connection_made, before uvicorn counts the connection.
+            self.aborted_requests += _open_requests(connection)
+            # Every listed connection has a transport: connection_made sets it before uvicorn adds
+            # the connection to the list.
             connection.transport.abort()
 
-    async def left(self, within_s: float) -> None:
-        """Return once nobody is connected, or *within_s*."""
+    @property
+    def open_connections(self) -> int:
+        """Number of open connections, including WebSockets and refused connections."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
+    async def wait_disconnected(self, timeout_s: float) -> None:
+        """Wait until no connection is open, at most *timeout_s*."""
         if self._server is None:
             return
         loop = asyncio.get_running_loop()
-        until = loop.time() + within_s
-        # uvicorn tells nobody when the last one goes.
+        until = loop.time() + timeout_s
+        # uvicorn does not report the end of the last connection.
         while self._server.server_state.connections and loop.time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def _open_requests(connection: object) -> int:
-    """Return how many requests on *connection* have no answer; a WebSocket has none."""
+    """Return the number of requests without a complete response; 0 for a WebSocket."""
+    # The gateway's own protocol counts its requests; uvicorn's has one `cycle` at a time.
     if (count := getattr(connection, "open_requests", None)) is not None:
         return int(count)
     cycle = getattr(connection, "cycle", None)
@@ -207,27 +219,27 @@ def _open_requests(connection: object) -> int:
 
 def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
     """
-    Return a socket that listens on *address*, for the listener *name*.
+    Return a socket that listens on *address*; error texts call it *name*.
 
-    It listens at once: two sockets may be bound to one address as long as neither listens, and
-    uvloop does not tell when a later listen fails. With *shares_port* other sockets of this user
-    that share it may listen there too (SO_REUSEPORT).
+    Call listen() here, not later: two sockets can be bound to one address as long as neither
+    listens, and uvloop does not report that a listen() fails. *shares_port* sets SO_REUSEPORT.
 
     Raises:
-        StartError: It cannot listen; one sentence with what to do.
+        StartError: Listening failed; the text says why, and what to do.
     """
     try:
         host, port = split_address(address)
         if host == "localhost":
-            # Whatever a resolver says: it is taken for loopback by who asks for no secret there.
+            # Do not resolve it: `is_loopback` treats localhost as loopback, without access checks.
             host = "127.0.0.1"
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (ValueError, OSError) as error:
         raise StartError(f"{name} cannot listen on {address}: {error}") from error
     try:
-        # Not blocking: uvloop leaves it as it is, and a blocking accept stops the whole loop.
+        # uvloop keeps the blocking mode, and a blocking accept would stop the event loop.
         listener.settimeout(0)
+        # Without SO_REUSEADDR, connections of the previous process in TIME_WAIT delay a restart.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shares_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -237,6 +249,122 @@ def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.so
         listener.close()
         raise StartError(
             f"{name} cannot listen on {address}: {error.strerror or error}; "
-            "end what listens there, or name another address"
+            "stop the process that listens there, or use another address"
         ) from error
     return listener
+
+
+HANDSHAKE_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S = 5.0
+"""Time limit for TLS close_notify; then the connection is aborted."""
+
+_ACCEPTS_PER_EVENT = 64
+_PAUSE_S = 1.0
+"""Time without accepting when no file descriptor is free."""
+
+_OPEN = gauge("tls_handshakes", "TLS handshakes in progress.")
+_CUT = counter(
+    "tls_handshakes_cut_total",
+    "TLS handshakes aborted because too many were in progress.",
+)
+
+
+class TlsServer:
+    """
+    Accept TLS connections on *listener*, a listening and non-blocking socket.
+
+    *protocol* creates the protocol of each connection after its handshake. At most *limit*
+    handshakes are in progress; one more aborts the oldest. `close` closes *listener*.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], asyncio.Protocol],
+        *,
+        limit: int,
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._protocol = protocol
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
+        """By connection, in order of arrival."""
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        """Accept waiting connections, at most `_ACCEPTS_PER_EVENT`."""
+        # Bounded, so that a burst does not block other callbacks; the listener stays readable.
+        for _ in range(_ACCEPTS_PER_EVENT):
+            try:
+                connected, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No free file descriptor. The connection stays in the backlog and the listener
+                # readable: without a pause, the event loop would call this again at once.
+                self._loop.remove_reader(self._listener.fileno())
+                self._pause = self._loop.call_later(_PAUSE_S, self._listen)
+                return
+            self._start_handshake(connected)
+
+    def _start_handshake(self, connected: socket.socket) -> None:
+        connected.settimeout(0)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self._handshakes) >= self._limit:
+            _CUT.inc()
+            # A dict keeps the order of insertion: the first entry is the oldest handshake.
+            self._abort_handshake(next(iter(self._handshakes)))
+        self._handshakes[connected] = spawn("TLS handshake", self._handshake(connected))
+        _OPEN.inc()
+
+    def _abort_handshake(self, connected: socket.socket) -> None:
+        self._handshakes.pop(connected).cancel()
+        # A task cancelled before its first step does not run its `finally`.
+        connected.close()
+        _OPEN.dec()
+
+    async def _handshake(self, connected: socket.socket) -> None:
+        is_done = False
+        try:
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                connected,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
+            is_done = True
+        except (OSError, TimeoutError):
+            pass  # the handshake failed; ssl.SSLError is an OSError
+        finally:
+            # `_abort_handshake` removes the entry before it cancels this task.
+            if self._handshakes.pop(connected, None) is not None:
+                _OPEN.dec()
+            # After a handshake, the transport owns the socket.
+            if not is_done:
+                connected.close()
+
+    def close(self) -> None:
+        """Stop accepting, and abort handshakes in progress; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        else:
+            self._loop.remove_reader(self._listener.fileno())
+        for connected in list(self._handshakes):
+            self._abort_handshake(connected)
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Return at once, because `close` leaves nothing to wait for; uvicorn calls this method."""

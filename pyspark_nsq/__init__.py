@@ -1,5 +1,5 @@
-"""Spark looks for modules named pyspark_* and registers what they call DefaultSource."""
+"""Register the format `nsq`: Spark imports modules named pyspark_* and uses their DefaultSource."""
 
-from gateway.pipeline.source import NsqDataSource as DefaultSource
+from gateway.pipeline.datasource import NsqDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

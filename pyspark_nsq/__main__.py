@@ -1,8 +1,8 @@
-"""The jobs for spark-submit, and for `python -m pyspark_nsq`: as `nsq-gateway pipeline`."""
+"""Run `nsq-gateway pipeline …` by spark-submit, or by `python -m pyspark_nsq`."""
 
 import sys
 
-from gateway.cli import main
+from gateway.cli.main import main
 
 if __name__ == "__main__":
     main(["pipeline", *sys.argv[1:]])

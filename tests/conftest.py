@@ -1,13 +1,20 @@
-"""What holds for every test: witnesses that must be there, and how hard properties are tried."""
+"""Settings of all tests: external programs, scheduling, and Hypothesis' profiles."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
+from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.witnesses import WITNESSES, in_ci, require
+from tests.support.witnesses import WITNESSES, in_ci, require_witnesses
+
+ROOT = Path(__file__).parents[1]
 
 # HYPOTHESIS_PROFILE=deep is for a night; neither measures time, for a busy machine is no fault.
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
@@ -15,9 +22,66 @@ hypothesis.settings.register_profile("deep", max_examples=5_000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """
+    Give all browsers to one worker and all of Spark to another: each is started once.
+
+    Other tests go out one by one where they talk through sockets, file by file elsewhere. Stands in
+    for ``--dist loadgroup``, which pytest-xdist 3.8 does not apply under pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        group = group_of(path)
+        return group or (nodeid if "/end_to_end/" in path else path)
+
+
+@functools.cache
+def group_of(path: str) -> str:
+    """Return the group of a test file, or an empty string."""
+    if "/browser/" in path:
+        return "browser"
+    return "spark" if re.search(r"mark\.java\b", (ROOT / path).read_text()) else ""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Schedule groups in the order of the collection."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the groups first: they take longest."""
+    items.sort(key=lambda item: not group_of(item.nodeid.partition("::")[0]))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose witness is missing; in CI, fail it."""
-    require((marker.name for marker in item.iter_markers()), ci=in_ci())
+    require_witnesses((marker.name for marker in item.iter_markers()), ci=in_ci())
+
+
+class ImmediateFailures:
+    """Print a failure when it happens: a run that is ended from outside has no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name, how long it took and the last lines."""
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.line(
+                f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", red=True
+            )
+            self._terminal.line("\n".join(report.longreprtext.splitlines()[-30:]))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Report failures at once, in the process that has the terminal."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(ImmediateFailures(terminal))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,40 +13,45 @@ import msgspec
 import pytest
 import yaml
 
-from gateway.client.lane import _REFUSALS
+from gateway.client.producer_pool import _REFUSALS
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
     BrokerUnreachable,
-    Full,
     GatewayError,
     InvalidRequest,
+    LimitReached,
     NoBroker,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
 )
-from gateway.protocol.identify import Answer
+from gateway.protocol.identify import IdentifyResponse
 from gateway.protocol.wire import Limits
-from gateway.session.actions import EndReason, Publish, Refusal
 from gateway.session.auth import MAX_SECRET_BYTES
-from gateway.session.commands import _VERBS, Command, decode_frame
-from gateway.session.messages import (
+from gateway.session.json_frames import (
+    _VERBS,
     BinaryMessageOut,
+    Command,
     ErrorOut,
     MessageOut,
     ResponseOut,
-    channel_gone,
+    channel_gone_error,
+    decode_frame,
     encode_frame,
-    not_in_flight,
+    not_in_flight_error,
 )
-from gateway.session.options import SessionOptions
 from gateway.session.session import Session
-from gateway.web.faults import REFUSALS, CloseCode
-from gateway.web.socket_ends import CLOSE_CODES, NoSubscription, why_not_subscribed
-from gateway.web.socket_publishing import _outcome
-from gateway.web.subscribe_request import _PARAMETERS, parse_subscribe_request
-from tests.support.asyncapi_parser import faults_in
+from gateway.session.types import CloseReason, PublishBodies, Refusal, SessionOptions
+from gateway.web.errors import NSQD_ERROR_RESPONSES, CloseCode
+from gateway.web.subscribe.request import _PARAMETERS, parse_subscribe_request
+from gateway.web.subscribe.socket import (
+    CLOSE_CODES,
+    SubscribeError,
+    _outcome,
+    explain_subscribe_error,
+)
+from tests.support.asyncapi_parser import parser_findings
 from tests.support.socket_contract import (
     CHANNEL,
     MESSAGES,
@@ -54,10 +59,10 @@ from tests.support.socket_contract import (
     SCHEMAS,
     SOCKET_CONTRACT,
     Json,
-    breaches,
-    breaches_from_gateway,
     commands,
+    contract_errors,
     examples,
+    gateway_contract_errors,
     message_of,
     payload_of,
     resolved,
@@ -72,7 +77,7 @@ MISUSES = {"E_INVALID", "E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY"}
 @pytest.mark.asyncapi
 def test_the_contract_is_valid() -> None:
     """AsyncAPI's own parser finds neither an error nor a warning."""
-    assert [] == faults_in((ROOT / "asyncapi.yaml").read_text(encoding="utf-8"))
+    assert [] == parser_findings((ROOT / "asyncapi.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.asyncapi
@@ -83,7 +88,7 @@ def test_the_parser_sees_what_is_wrong(old: str, new: str) -> None:
     """A version that is not there and a reference into nothing are errors."""
     text = (ROOT / "asyncapi.yaml").read_text(encoding="utf-8")
 
-    assert faults_in(text.replace(old, new))
+    assert parser_findings(text.replace(old, new))
 
 
 def test_every_message_is_in_the_channel_and_in_an_operation() -> None:
@@ -200,7 +205,7 @@ def test_a_command_has_the_members_of_its_class(verb: type[Command]) -> None:
 def session() -> Session:
     """Return a session that is subscribed and holds nothing."""
     session = Session(SessionOptions(topic="t", channel="c"), now=0.0)
-    session.source_opened(1, Answer(msg_timeout=60_000, max_msg_timeout=900_000))
+    session.on_source_opened(1, IdentifyResponse(msg_timeout=60_000, max_msg_timeout=900_000))
     session.next_frame(0.0)
     return session
 
@@ -290,12 +295,12 @@ COMMANDS: list[Json] = [
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: json.dumps(command)[:60])
 def test_a_session_takes_what_the_contract_takes_and_nothing_else(command: Json) -> None:
     """Types, bounds, what has to be there, and what excludes each other."""
-    assert (not breaches(command["cmd"], command)) is is_taken(command)
+    assert (not contract_errors(command["cmd"], command)) is is_taken(command)
 
 
 def test_what_is_no_command_is_in_no_schema() -> None:
     """Nothing that starts with another verb is described."""
-    assert [] != breaches("SUB", {"cmd": "SUB"})
+    assert [] != contract_errors("SUB", {"cmd": "SUB"})
     assert not is_taken({"cmd": "SUB"})
 
 
@@ -305,7 +310,7 @@ def test_what_is_no_command_is_in_no_schema() -> None:
 @pytest.mark.parametrize("message,payload", list(examples()))
 def test_an_example_is_a_message_of_its_name(message: str, payload: Json) -> None:
     """It has the members of its schema, and only those."""
-    assert [] == breaches(message, payload)
+    assert [] == contract_errors(message, payload)
     assert message == (payload["cmd"] if message.isupper() else message_of(payload))
 
 
@@ -342,8 +347,8 @@ def test_an_example_to_the_gateway_is_taken(payload: Json) -> None:
 def test_the_texts_of_refusals_are_those_of_the_code() -> None:
     """Word for word."""
     [fin] = decode_frame('{"cmd":"FIN","id":"0d3a9c0f11ab4002-1","ref":7}')
-    late = not_in_flight(fin, ["0d3a9c0f11ab4002-1"])  # type: ignore[arg-type]
-    gone = channel_gone(("orders", "billing"))
+    late = not_in_flight_error(fin, ["0d3a9c0f11ab4002-1"])  # type: ignore[arg-type]
+    gone = channel_gone_error(("orders", "billing"))
     shown = {each["name"]: each["payload"] for each in MESSAGES["error"]["examples"]}
 
     assert shown["tooLate"] == json.loads(encode_frame([late]))
@@ -363,10 +368,10 @@ def test_every_example_of_the_page_holds(payload: Json) -> None:
     """Through the real classes, and against the contract."""
     if "type" in payload:
         assert payload == json.loads(encode_frame([decoded(payload)]))
-        assert [] == breaches_from_gateway(payload)
+        assert [] == gateway_contract_errors(payload)
     else:
         assert is_taken(payload)
-        assert [] == breaches(payload["cmd"], payload)
+        assert [] == contract_errors(payload["cmd"], payload)
 
 
 def test_no_schema_of_an_object_is_without_a_name() -> None:
@@ -406,10 +411,10 @@ def codes_of_the_session() -> set[str]:
 
 def refusals_of_publishing() -> list[Refusal]:
     """Return what a publish may be refused with by NSQ or by the gateway."""
-    publish = Publish("PUB", None, "t", [b"x"])
+    publish = PublishBodies("PUB", None, "t", [b"x"])
     errors: list[BaseException] = [
         AuthRequired("a secret is asked for"),
-        Full("256 secrets publish"),
+        LimitReached("256 secrets publish"),
         NoBroker(),
         OutcomeUnknown(),
         Overloaded(waiting_bytes=1, size_bytes=1, limit_bytes=1),
@@ -422,16 +427,16 @@ def refusals_of_publishing() -> list[Refusal]:
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def refusals_of_joining() -> list[NoSubscription]:
+def refusals_of_joining() -> list[SubscribeError]:
     """Return what an AUTH may be refused with."""
     errors: list[Exception] = [
         BrokerUnreachable("127.0.0.1:4150", "gone"),
-        Full("256 secrets"),
+        LimitReached("256 secrets"),
         NoBroker(),
         ValueError(),
         *(BrokerRefused(code, "") for code in ("E_AUTH_FAILED", "E_UNAUTHORIZED", "E_SUB_FAILED")),
     ]
-    return [why_not_subscribed(error) for error in errors]
+    return [explain_subscribe_error(error) for error in errors]
 
 
 def test_the_contract_has_every_code_of_a_refusal_and_none_besides() -> None:
@@ -446,14 +451,14 @@ def test_what_may_be_tried_again_is_what_the_code_says() -> None:
     """By the member `retryable` of an error, whoever refuses; what a session refuses stays so."""
     retryable = {each.code for each in refusals_of_publishing() if each.retryable}
     retryable |= {each.code for each in refusals_of_joining() if each.is_retryable}
-    retryable |= {channel_gone(("t", "c")).code}
+    retryable |= {channel_gone_error(("t", "c")).code}
 
     assert set(SCHEMAS["ErrorCode"]["x-retryable"]) == retryable
 
 
 def test_nsqds_codes_are_those_of_the_table_of_faults() -> None:
     """What nsqd may answer to a command of a socket has a row there."""
-    in_table = {code for code, _ in REFUSALS}
+    in_table = {code for code, _ in NSQD_ERROR_RESPONSES}
 
     assert {code for code in codes() if code in in_table} == in_table - {"E_BAD_CHANNEL"}
 
@@ -493,7 +498,7 @@ def test_from_4500_on_a_client_stays_away() -> None:
 
 def test_every_reason_to_end_has_a_code() -> None:
     """None is closed without one."""
-    assert set(EndReason) == set(CLOSE_CODES)
+    assert set(CloseReason) == set(CLOSE_CODES)
 
 
 def test_the_page_has_every_close_code_and_none_besides() -> None:
@@ -572,11 +577,32 @@ def test_ack_has_the_values_of_the_contract() -> None:
     """And no other; who says nothing and names a channel finishes by themselves."""
     assert ["client", "auto"] == QUERY["ack"]["enum"]
     assert [False, True] == [
-        read(f"topic=t&channel=c&ack={value}".encode()).finishes_by_itself
+        read(f"topic=t&channel=c&ack={value}".encode()).is_auto_ack
         for value in QUERY["ack"]["enum"]
     ]
     with pytest.raises(GatewayError):
         read(b"topic=t&ack=other")
     assert [False, True] == [
-        read(query).finishes_by_itself for query in (b"topic=t&channel=c", b"topic=t")
+        read(query).is_auto_ack for query in (b"topic=t&channel=c", b"topic=t")
     ]
+
+
+def empty_members(node: yaml.Node | None) -> Iterator[str]:
+    """Yield each name within braces that has no value, with its line."""
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from empty_members(each)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for name, value in node.value:
+        if node.flow_style and value.start_mark.index == value.end_mark.index:
+            yield f"line {name.start_mark.line + 1}: {name.value}"
+        yield from empty_members(value)
+
+
+@pytest.mark.parametrize("contract", ["asyncapi.yaml", "openapi.yaml"])
+def test_no_comma_cuts_a_description_in_two(contract: str) -> None:
+    """In braces it ends an unquoted text, and what follows is a name without a value."""
+    text = (ROOT / contract).read_text()
+
+    assert [] == list(empty_members(yaml.compose(text)))

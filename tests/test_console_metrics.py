@@ -11,7 +11,7 @@ from tests.support.javascript_tools import ROOT, node
 
 pytestmark = pytest.mark.javascript
 
-MODULE = ROOT / "gateway" / "web" / "static" / "console" / "metrics.js"
+MODULE = ROOT / "gateway" / "web" / "site" / "static" / "console" / "metrics.js"
 _SCRIPT = """
 const { MetricsBook, readMetric } = await import(process.argv.at(-2));
 const book = new MetricsBook();

@@ -34,12 +34,10 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
 def test_every_section_of_the_sockets_contract_has_its_tests() -> None:
     """All but those that say nothing that a test could show, and no row is without one."""
     text = (ROOT / "docs" / "websocket.md").read_text()
-    body, _, shown = text.partition("## What shows it")
+    body, _, shown = text.partition("## Tests")
     sections = {line.removeprefix("## ") for line in body.splitlines() if line.startswith("## ")}
     rows = re.findall(r"^\| (.*?) \| (.*) \|$", shown.partition("| --- |")[2], re.MULTILINE)
     named = {name for said, _ in rows for name in re.findall(r"\*\*(.*?)\*\*", said)}
 
     assert [] == [said for said, tests in rows if "`test_" not in tests]
-    assert named == {section.partition(",")[0] for section in sections} - {
-        "What an idle socket costs"
-    }
+    assert named == {section.partition(",")[0] for section in sections} - {"Memory per idle socket"}

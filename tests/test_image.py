@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 import gateway
-from gateway.planes import longest_answer_s, longest_drain_s
-from gateway.settings import ServeSettings
+from gateway.server.gateway import max_answer_s, max_drain_s
+from gateway.settings.serve import ServeSettings
 from tests.support import chart_tools
 
 ROOT = Path(__file__).parents[1]
@@ -178,11 +178,12 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
 
 def test_the_time_that_compose_gives_is_enough_to_drain() -> None:
     """The page adds it up, and its file has some seconds more."""
-    drain_s = longest_drain_s(ServeSettings()) + longest_answer_s(ServeSettings())
-    services = _compose()["services"]
+    drain_s = max_drain_s(ServeSettings()) + max_answer_s(ServeSettings())
+    gateway = _compose()["services"]["gateway"]
+    delay_s = int(gateway["environment"]["NSQ_GATEWAY_DRAIN_DELAY_S"])
 
     assert f"| **{drain_s:.0f}** |" in PAGE
-    assert drain_s < int(services["gateway"]["stop_grace_period"].removesuffix("s"))
+    assert delay_s + drain_s < int(gateway["stop_grace_period"].removesuffix("s"))
 
 
 def test_only_the_service_that_has_a_management_port_is_asked() -> None:

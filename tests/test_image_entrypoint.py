@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tools" / "image" / "entrypoint.sh"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 180.0
 
 # Says as JSON how it was started, in place of Java, Spark and the gateway.
 _TELLS = f"""#!{sys.executable} -I

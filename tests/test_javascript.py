@@ -14,7 +14,7 @@ from tests.support.javascript_tools import CONFIGURATION, ROOT, node, npm, tool
 
 pytestmark = pytest.mark.javascript
 
-STATIC = ROOT / "gateway" / "web" / "static"
+STATIC = ROOT / "gateway" / "web" / "site" / "static"
 MODULE = STATIC / "nsq.js"
 TYPES = STATIC / "nsq.d.ts"
 LIMIT_BYTES = 6 * 1024

@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from gateway.addresses import split_address
+from gateway.aio import spawn
 from gateway.errors import StartError
 from gateway.listener import HttpListener, bind_tcp
 from gateway.protocol.wire import Limits
-from gateway.telemetry import spawn
-from gateway.web.http_port import HttpPort
-from gateway.web.http_protocol import HttpProtocol
-from gateway.web.publish import PublishPlane
+from gateway.web.http.protocol import HttpProtocol
+from gateway.web.http.publish import PublishHandler
+from gateway.web.http.server_state import HttpServerState
 from tests.support.recording_publisher import RecordingPublisher
 
 
@@ -67,7 +67,7 @@ async def test_it_answers_on_a_listener_that_it_is_given() -> None:
     listener = HttpListener("test", "127.0.0.1:9")
     given = bind_tcp("test", "127.0.0.1:0")
     port = given.getsockname()[1]
-    listener.adopt(given)
+    listener.adopt_socket(given)
     await listener.start(hello)
 
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -112,7 +112,7 @@ def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
 
     assert (
         f"the gateway cannot listen on {address}: Address already in use; "
-        "end what listens there, or name another address"
+        "stop the process that listens there, or use another address"
     ) == str(caught.value)
 
 
@@ -153,11 +153,11 @@ async def test_an_answer_that_outlasts_the_grace_is_a_reset_and_no_status() -> N
         outcome = (await asyncio.gather(answer, return_exceptions=True))[0]
 
     assert isinstance(outcome, httpx.TransportError)
-    assert 1 == listener.cut_requests
+    assert 1 == listener.aborted_requests
 
 
 async def test_every_request_that_is_cut_is_counted() -> None:
-    """Those too that wait behind another one on their connection, on the public port."""
+    """What waits unread behind another request of its connection counts as one."""
     asked = asyncio.Event()
 
     async def never(_scope: object, _receive: object, _send: object) -> None:
@@ -165,8 +165,8 @@ async def test_every_request_that_is_cut_is_counted() -> None:
         await asyncio.Event().wait()
 
     listener = HttpListener("test", "127.0.0.1:0", grace_s=0)
-    plane = PublishPlane(RecordingPublisher(), Limits())
-    await listener.start(never, http=partial(HttpProtocol, HttpPort(plane)))
+    handler = PublishHandler(RecordingPublisher(), Limits())
+    await listener.start(never, http=partial(HttpProtocol, HttpServerState(handler)))
     reader, writer = await asyncio.open_connection(*split_address(listener.address))
     writer.write(b"GET / HTTP/1.1\r\nHost: gateway\r\n\r\n" * 3)
     await asked.wait()
@@ -176,29 +176,29 @@ async def test_every_request_that_is_cut_is_counted() -> None:
         each.close()
 
     outcomes = await asyncio.gather(reader.read(), idle_reader.read(), return_exceptions=True)
-    assert 3 == listener.cut_requests
+    assert 2 == listener.aborted_requests
     assert not any(outcome for outcome in outcomes if isinstance(outcome, bytes))
 
 
 async def test_who_is_connected_is_waited_for_and_no_longer() -> None:
     """A drain lets clients that come again find out that they should not."""
     listener = HttpListener("test", "127.0.0.1:0")
-    await listener.left(10)
+    await listener.wait_disconnected(10)
     await listener.start(hello)
-    await listener.left(10)
+    await listener.wait_disconnected(10)
     loop = asyncio.get_running_loop()
     async with httpx.AsyncClient(trust_env=False) as client:
         await client.get(f"http://{listener.address}/")
         begin = loop.time()
-        await listener.left(0.1)
+        await listener.wait_disconnected(0.1)
         waited_s = loop.time() - begin
-        waiting = spawn("wait", listener.left(10))
+        waiting = spawn("wait", listener.wait_disconnected(10))
     await waiting
     await listener.stop()
 
     assert 0.1 <= waited_s < 5
     assert loop.time() - begin < 5
-    assert 0 == listener.cut_requests
+    assert 0 == listener.aborted_requests
 
 
 async def test_an_answer_within_the_grace_is_given() -> None:

@@ -11,9 +11,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import gateway.pipeline.observation
-import gateway.service
-import gateway.workers.supervisor
+import gateway.pipeline.jobs.metrics_export
+import gateway.pipeline.jobs.monitoring
+import gateway.server.service
+import gateway.server.workers.supervisor
 from gateway.telemetry import REGISTRY
 from tests.support.gateway import gateway_alone
 from tests.support.prometheus import promtool, promtool_binary
@@ -22,7 +23,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 _ROW = re.compile(
     r"^\| `(\w+)` \| (\w+) \| ([a-z, ]*)\| ([^|]*)\| ([^|]+)\| ([^|]*)\|$", re.MULTILINE
 )
-ALL_PARTS = (gateway.pipeline.observation, gateway.service, gateway.workers.supervisor)
+ALL_PARTS = (
+    gateway.pipeline.jobs.metrics_export,
+    gateway.pipeline.jobs.monitoring,
+    gateway.server.service,
+    gateway.server.workers.supervisor,
+)
 """Who imports them has registered every metric."""
 _OF_TESTS = ("nsq_gateway_test",)
 
@@ -82,3 +88,29 @@ async def test_promtool_finds_nothing_wrong(flags: tuple[str, ...]) -> None:
     names = {family.name for family in text_string_to_metric_families(answer.text)}
     assert {"nsq_gateway_message_age_seconds", "process_open_fds"} <= names
     assert "" == promtool("check", "metrics", said=answer.text)
+
+
+@pytest.mark.parametrize("flags", [(), ("--workers=2",)], ids=["one process", "workers"])
+async def test_openmetrics_has_no_series_of_when_another_began(flags: tuple[str, ...]) -> None:
+    """They are as many again as there are counters, and nothing reads them."""
+    headers = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    async with gateway_alone(*flags) as running, httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.get(f"{running.management_url}/metrics", headers=headers)
+
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert [] == [line for line in answer.text.splitlines() if "_created" in line]
+
+
+async def test_requests_are_told_apart_below_a_millisecond() -> None:
+    """Most publishes take less: one bucket for all of them says nothing."""
+    async with gateway_alone() as running, httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.get(f"{running.management_url}/metrics")
+
+    bounds = sorted(
+        float(sample.labels["le"])
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if sample.name == "nsq_gateway_http_request_duration_seconds_bucket"
+        and sample.labels["route"] == "/pub"
+    )
+    assert [0.00025, 0.0005, 0.001, 0.0025, 0.005] == bounds[:5]

@@ -17,47 +17,46 @@ from openapi_spec_validator import validate
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from gateway.client.node_answers import Reached, judge
+from gateway.client.nsqd_answers import NodeResponse, raise_for_results
+from gateway.credentials import Secret
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
     Forbidden,
-    Full,
     GatewayError,
     InvalidRequest,
+    LimitReached,
     NoBroker,
-    NoKnownNsqd,
+    NoNsqdHttpAddress,
     OutcomeUnknown,
     Overloaded,
-    PartlyDone,
+    PartialFailure,
     RateLimited,
     RequestTimeout,
 )
 from gateway.protocol.http_api import HTTP_STATUS
 from gateway.protocol.wire import Limits
-from gateway.secret import Secret
-from gateway.web.admin import AdminParts, admin_router
-from gateway.web.admin_access import AdminAccess
-from gateway.web.answers import TITLES
-from gateway.web.app import PUBLIC_ROUTES, WebParts, _PublicApp, create_app
-from gateway.web.docs import docs_router
-from gateway.web.faults import (
-    FAULTS,
+from gateway.web.admin.routes import AdminContext, admin_router
+from gateway.web.app import PUBLIC_ROUTES, AppContext, _PublicApp, create_app
+from gateway.web.auth import AdminAccess
+from gateway.web.errors import (
+    ERROR_RESPONSES,
     INTERNAL_ERROR,
     NOT_FOUND,
-    REFUSALS,
+    NSQD_ERROR_RESPONSES,
     UPGRADE_REQUIRED,
-    problem,
+    problem_response,
 )
 from gateway.web.origins import OriginPolicy
-from gateway.web.quota import PublishQuota
-from gateway.web.seats import Seats
-from gateway.web.static_files import static_files_router
-from gateway.web.subscribe_request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
-from gateway.web.waiting_room import WaitingRoom
+from gateway.web.rate_limit import PublishBuckets
+from gateway.web.responses import TITLES
+from gateway.web.site.assets import static_files_router
+from gateway.web.site.docs import docs_router
+from gateway.web.subscribe.connection_limits import ConnectionLimits, UnauthenticatedLimit
+from gateway.web.subscribe.request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
 from tests.support.asgi import http_client
 from tests.support.public_http import public_http
-from tests.support.raw_http import RawAnswer, speak
+from tests.support.raw_http import RawAnswer, send_raw_request
 from tests.support.recording_publisher import RecordingPublisher
 
 CONTRACT: dict[str, Any] = yaml.safe_load(
@@ -132,7 +131,7 @@ def test_the_contract_has_the_routes_of_the_app() -> None:
 @pytest.mark.parametrize("method,path", OPERATIONS)
 def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> None:
     """No pair is in the contract that the code does not know."""
-    faults = [INTERNAL_ERROR, *FAULTS.values(), *REFUSALS.values()]
+    faults = [INTERNAL_ERROR, *ERROR_RESPONSES.values(), *NSQD_ERROR_RESPONSES.values()]
     known = {(status, token) for token, status in HTTP_STATUS.items()}
     known |= {(fault.status, fault.token) for fault in faults}
     known |= {(400, "INVALID_AUTHORIZATION"), (400, "INVALID_SUBPROTOCOL"), (400, "INVALID_ARG")}
@@ -153,9 +152,9 @@ def test_every_answer_with_a_body_has_an_example(method: str, path: str) -> None
 def said_by_fastapi() -> dict[str, dict[str, Any]]:
     """Return what FastAPI says of its routes, all but the one that is a WebSocket."""
     # The routes only: nobody calls them.
-    admin = cast("AdminParts", None)
+    admin = cast("AdminContext", None)
     routers = [admin_router(admin), docs_router(), static_files_router()]
-    app = _PublicApp(WebParts(routers=routers))
+    app = _PublicApp(AppContext(routers=routers))
     paths: dict[str, dict[str, Any]] = app._rest.openapi()["paths"]
     return {path: methods for path, methods in paths.items() if path != "/sub"}
 
@@ -240,9 +239,9 @@ def test_the_example_of_a_report_has_its_shape(name: str) -> None:
 OUTCOMES = [
     None,
     Overloaded(waiting_bytes=67_108_764, size_bytes=204, limit_bytes=67_108_864),
-    Full(EXAMPLES["FULL"]["detail"]),
+    LimitReached(EXAMPLES["FULL"]["detail"]),
     NoBroker(),
-    AuthRequired("nsqd at 127.0.0.1:4150 asks for AUTH and there is no secret"),
+    AuthRequired("nsqd at 127.0.0.1:4150 requires AUTH and there is no secret"),
     OutcomeUnknown(),
     BrokerRefused("E_PUB_FAILED", "PUB failed exiting"),
     BrokerRefused("E_AUTH_FIRST", "AUTH required before PUB"),
@@ -254,7 +253,7 @@ OUTCOMES = [
 
 def problem_of(error: Exception) -> dict[str, Any]:
     """Return the body of the answer to *error*."""
-    _, _, body = problem(error, "3f6c0d1e9a7b4c52")
+    _, _, body = problem_response(error, "3f6c0d1e9a7b4c52")
     document: dict[str, Any] = json.loads(body)
     return document
 
@@ -289,17 +288,17 @@ async def answers(error: Exception | None, **headers: str) -> list[httpx.Respons
 async def broken_off(target: str) -> tuple[RawAnswer, RawAnswer]:
     """Return what the public port says to a body that stays away, and to a head without end."""
     head = f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n".encode()
-    async with public_http(RecordingPublisher(), bounds={"request_timeout_s": 0.1}) as port:
+    async with public_http(RecordingPublisher(), http_limits={"request_timeout_s": 0.1}) as port:
         return await asyncio.gather(
-            speak(port.address, head + b"\r\nx"),
-            speak(port.address, head + b"X-A: " + b"a" * 200_000),
+            send_raw_request(port.address, head + b"\r\nx"),
+            send_raw_request(port.address, head + b"X-A: " + b"a" * 200_000),
         )
 
 
 async def too_fast(target: str) -> httpx.Response:
     """Return what the public port says to the second message of a caller that may send one."""
-    quota = PublishQuota(0.1, burst=1)
-    async with public_http(RecordingPublisher(), quota=quota) as port:
+    quota = PublishBuckets(0.1, burst=1)
+    async with public_http(RecordingPublisher(), rate_limit=quota) as port:
         assert 200 == (await port.http.post(target, content=b"x")).status_code
         return await port.http.post(target, content=b"x")
 
@@ -384,7 +383,7 @@ FILES = [(method, path) for method, path in OPERATIONS if path.startswith(("/nsq
 @pytest.mark.parametrize("method,path", FILES)
 async def test_what_a_browser_gets_has_the_documented_headers(method: str, path: str) -> None:
     """Names and, where the contract tells them, values: whole, kept, and not there."""
-    http = http_client(create_app(WebParts(routers=[static_files_router()])))
+    http = http_client(create_app(AppContext(routers=[static_files_router()])))
     whole = await http.request(method, path.format(name="console.js"))
     known = {"If-None-Match": whole.headers["etag"]}
     kept = await http.request(method, path.format(name="console.js"), headers=known)
@@ -404,7 +403,7 @@ async def test_what_a_browser_gets_has_the_documented_headers(method: str, path:
 
 async def test_the_example_of_what_is_not_there_is_what_the_app_sends() -> None:
     """With every path that is."""
-    http = http_client(create_app(WebParts(routers=[static_files_router()])))
+    http = http_client(create_app(AppContext(routers=[static_files_router()])))
     id_of_example = {"X-Request-Id": "3f6c0d1e9a7b4c52"}
 
     answer = await http.get("/console/nothing.js", headers=id_of_example)
@@ -434,8 +433,8 @@ async def test_what_is_broken_off_has_the_documented_headers(path: str) -> None:
         ("FORBIDDEN", Forbidden(EXAMPLES["FORBIDDEN"]["detail"])),
         ("REQUEST_TIMEOUT", RequestTimeout(30.0)),
         ("RATE_LIMITED", RateLimited(limit_per_s=100.0, retry_after_s=0.3)),
-        ("NO_BROKER_HTTP", NoKnownNsqd()),
-        ("PARTLY_DONE", PartlyDone(["nsqd 127.0.0.1:4151: no complete answer within 5 s"])),
+        ("NO_BROKER_HTTP", NoNsqdHttpAddress()),
+        ("PARTLY_DONE", PartialFailure(["nsqd 127.0.0.1:4151: no complete answer within 5 s"])),
     ],
     ids=str,
 )
@@ -460,7 +459,7 @@ async def test_the_examples_of_what_is_closed_are_what_the_app_sends(
     async def yes() -> bool:
         return True
 
-    access = AdminAccess(secret, is_closed=lambda: True, finds_auth=yes)
+    access = AdminAccess(secret, is_closed=lambda: True, probe_auth=yes)
 
     with pytest.raises(GatewayError) as caught:
         await access.check(headers)
@@ -474,7 +473,9 @@ def test_the_examples_of_what_is_not_there_are_what_the_app_sends(token: str) ->
     body = b'{"message":"%b"}' % token.encode()
 
     with pytest.raises(InvalidRequest) as caught:
-        judge([Reached(node=node, status=404, body=body) for node in ("a:1", "b:1")])
+        raise_for_results(
+            [NodeResponse(node=node, status=404, body=body) for node in ("a:1", "b:1")]
+        )
 
     assert EXAMPLES[token] == problem_of(caught.value)
 
@@ -534,21 +535,21 @@ def test_the_examples_of_wrong_subscriptions_are_what_the_app_sends() -> None:
 
 
 def _full_of_sockets() -> None:
-    seats = Seats(1_000)
+    seats = ConnectionLimits(1_000)
     for _ in range(1_001):
-        seats.take("203.0.113.7")
+        seats.acquire("203.0.113.7")
 
 
 def _full_for_an_address() -> None:
-    seats = Seats(1_000, limit_per_address=20)
+    seats = ConnectionLimits(1_000, limit_per_address=20)
     for _ in range(21):
-        seats.take("203.0.113.7")
+        seats.acquire("203.0.113.7")
 
 
 def _full_of_waiting() -> None:
-    room = WaitingRoom(100)
+    room = UnauthenticatedLimit(100)
     for _ in range(101):
-        room.enter(object())
+        room.acquire(object())
 
 
 def _refused_by_nsqd() -> None:

@@ -13,15 +13,15 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.support.auth_server import Grant, Question, auth_server
-from tests.support.lasting_nsqd import lasting_nsqd
-from tests.support.leftovers import nothing_left_behind
+from tests.support.auth_server import AuthRequest, Grant, auth_server
+from tests.support.leaks import no_leaks
 from tests.support.manual_clock import turn
 from tests.support.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.raw_socket import raw_socket
+from tests.support.restartable_nsqd import restartable_nsqd
 from tests.support.toxiproxy import FaultyNetwork, toxiproxy
 from tests.support.v2_peer import OK, V2Peer, body_and_attempts, identify, publish, v2_peer
-from tests.support.witnesses import Witness, require
+from tests.support.witnesses import Witness, require_witnesses
 
 ABSENT = Witness(name="oracle", find=lambda: None, remedy="ask at Delphi")
 PRESENT = Witness(name="oracle", find=lambda: Path("oracle"), remedy="ask at Delphi")
@@ -41,23 +41,23 @@ def auth(secret: bytes) -> bytes:
 def test_a_missing_witness_skips_its_tests() -> None:
     """Without CI, a test that is marked with a missing witness is skipped, with the remedy."""
     with pytest.raises(pytest.skip.Exception, match="oracle is missing: ask at Delphi"):
-        require(["oracle"], ci=False, witnesses=[ABSENT])
+        require_witnesses(["oracle"], ci=False, witnesses=[ABSENT])
 
 
 def test_a_missing_witness_fails_its_tests_in_ci() -> None:
     """In CI, a test that is marked with a missing witness fails, with the remedy."""
     with pytest.raises(pytest.fail.Exception, match="oracle is missing: ask at Delphi"):
-        require(["oracle"], ci=True, witnesses=[ABSENT])
+        require_witnesses(["oracle"], ci=True, witnesses=[ABSENT])
 
 
 def test_a_witness_that_is_there_stops_nothing() -> None:
     """A marked test runs when its witness is found, in CI as elsewhere."""
-    require(["oracle"], ci=True, witnesses=[PRESENT])
+    require_witnesses(["oracle"], ci=True, witnesses=[PRESENT])
 
 
 def test_a_test_without_the_marker_needs_no_witness() -> None:
     """A test that does not name the witness runs without it, in CI as elsewhere."""
-    require(["parametrize"], ci=True, witnesses=[ABSENT])
+    require_witnesses(["parametrize"], ci=True, witnesses=[ABSENT])
 
 
 # nsqd
@@ -99,7 +99,7 @@ async def test_an_nsqd_that_cannot_start_shows_its_log() -> None:
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_killed_nsqd_comes_back_with_its_disk(*, elsewhere: bool) -> None:
     """What it had on its disk it has again, on the same port or on another one."""
-    async with lasting_nsqd("--mem-queue-size=0", "--sync-every=1") as nsqd:
+    async with restartable_nsqd("--mem-queue-size=0", "--sync-every=1") as nsqd:
         first_address = nsqd.tcp_address
         async with v2_peer(nsqd.tcp_address) as publisher:
             await publisher.send(publish(b"t", b"kept") + publish(b"t", b"behind it"))
@@ -140,7 +140,7 @@ async def test_nsqd_takes_what_the_auth_server_grants() -> None:
 
     expected = b'{"identity":"Ann","identity_url":"","permission_count":2}'
     assert expected == said
-    assert Question(secret="s3cret &=", common_name="", remote_ip="127.0.0.1", tls="false") == (
+    assert AuthRequest(secret="s3cret &=", common_name="", remote_ip="127.0.0.1", tls="false") == (
         question
     )
 
@@ -213,7 +213,7 @@ def _leave_a_socket(life: ExitStack) -> None:
 
 
 async def _left_behind(leave: Callable[[ExitStack], None], life: ExitStack) -> None:
-    async with nothing_left_behind():
+    async with no_leaks():
         leave(life)
 
 
@@ -229,7 +229,7 @@ async def test_what_is_left_behind_is_found(leave: Callable[[ExitStack], None], 
 
 async def test_what_ends_with_the_block_or_soon_is_not_left_behind() -> None:
     """A task that needs a few turns to end, a timer that was cancelled, a socket that is closed."""
-    async with nothing_left_behind():
+    async with no_leaks():
         asyncio.get_running_loop().call_later(3600, print).cancel()
         asyncio.create_task(turn(10))  # noqa: RUF006 - what is checked is that it ends
         socket.socket().close()

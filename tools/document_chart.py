@@ -1,9 +1,9 @@
 """
 Bring helm/values.schema.json and helm/README.md up to date: python tools/document_chart.py.
 
-The comments of helm/values.yaml become descriptions in the schema and the table of the README; the
-settings of `serve` become the schema of `settings`, those of the jobs on Spark the schema of
-`pipeline.jobs`. What else the schema says is written by hand.
+The comments of helm/values.yaml become the descriptions of the schema and the table of the README.
+The settings of `serve` become the schema of `settings`, those of the Spark jobs the schema of
+`pipeline.jobs`. The rest of the schema is maintained by hand.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ from pydantic_settings import BaseSettings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from gateway.settings import ServeSettings  # noqa: E402 - the path comes first
-from gateway.settings_jobs import ArchiveSettings, CompactSettings  # noqa: E402
-from gateway.settings_replay import MetricsSettings, ReplaySettings  # noqa: E402
+from gateway.settings.pipeline import (  # noqa: E402  # noqa: E402
+    ArchiveSettings,
+    CompactSettings,
+    MetricsSettings,
+    ReplaySettings,
+    VacuumSettings,
+)
+from gateway.settings.serve import ServeSettings  # noqa: E402 - the path comes first
 
 HELM = ROOT / "helm"
 VALUES = HELM / "values.yaml"
@@ -39,24 +44,26 @@ _ADDRESS = rf"^{_HOST}:[0-9]{{1,5}}$"
 _PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _REMOTE_ADDRESS = rf"^{_HOST}:{_PORT}$"
 _REMOTE_ADDRESS_OR_URL = rf"^({_HOST}:{_PORT}|https?://[^\x00-\x20\x7f-\x9f]+)$"
-# Control characters are what neither YAML nor TOML takes as they are.
+# Neither YAML nor TOML accepts unescaped control characters.
 _TEXT = {"type": "string", "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}
 _SHOWN_CHARACTERS = 60
+_LONGEST_RUN_S = 31_536_000
 
 _SECRET_ELSEWHERE = (
-    "Not here: a ConfigMap holds no secret. "
-    "Put it into a Secret, and name that in secrets.auth.name."
+    "Not allowed here: a ConfigMap must not contain a secret. "
+    "Put it into a Secret, and set secrets.auth.name."
 )
 
-_MODE_ELSEWHERE = "Not here: pipeline.mode says where the work is done."
+_MODE_ELSEWHERE = "Not allowed here: pipeline.mode determines the master."
 
 JOBS: dict[str, type[BaseSettings]] = {
     "archive": ArchiveSettings,
     "metrics": MetricsSettings,
     "replay": ReplaySettings,
     "compact": CompactSettings,
+    "vacuum": VacuumSettings,
 }
-"""The settings of each command that a job may be."""
+"""The settings class of each command that a job may run."""
 
 _S3 = "s3a://messages"
 _ARCHIVE_EXAMPLE = {
@@ -77,7 +84,7 @@ _TABLE = "| value | meaning | default |\n| --- | --- | --- |\n"
 
 
 def comments(text: str) -> dict[tuple[str, ...], str]:
-    """Return the description of each value in *text*, by the path to it."""
+    """Return the description of each value in *text*, by its path."""
     found: dict[tuple[str, ...], str] = {}
     path: list[tuple[int, str]] = []
     pending: list[str] = []
@@ -103,7 +110,7 @@ def comments(text: str) -> dict[tuple[str, ...], str]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema as it should be: the one on disk, with what is generated put anew."""
+    """Return the schema on disk with its generated parts updated."""
     whole: dict[str, Any] = json.loads(SCHEMA.read_text(encoding="utf-8"))
     described = comments(VALUES.read_text(encoding="utf-8"))
     whole["properties"]["settings"] = settings_schema()
@@ -121,37 +128,56 @@ def schema() -> dict[str, Any]:
 
 
 def settings_schema() -> dict[str, Any]:
-    """Return the schema of `settings`: every setting of `serve`, each null or what it takes."""
+    """Return the schema of `settings`: every setting of `serve`, each nullable."""
     return _closed({name: _setting_schema(ServeSettings, name) for name in _names(ServeSettings)})
 
 
 def jobs_schema() -> dict[str, Any]:
-    """Return the schema of `pipeline.jobs`: a job by its name, with the settings of its command."""
+    """Return the schema of `pipeline.jobs`: jobs by name, with the settings of their command."""
     settings: dict[str, Any] = {}
     for kind in JOBS.values():
         settings = {name: _setting_schema(kind, name) for name in _names(kind)} | settings
     job = {
         **_closed(
             {
-                "command": {"description": "What the job does.", "enum": [*JOBS]},
+                "command": {"description": "Command that the job runs.", "enum": [*JOBS]},
                 "schedule": {
-                    "description": "When it runs, as five fields of cron in UTC.",
+                    "description": "Schedule, as a cron expression of five fields in UTC.",
                     "type": "string",
                     "pattern": r"^[0-9*/,-]+( [0-9A-Za-z*/,-]+){4}$",
                 },
                 "claim": {
-                    "description": "PersistentVolumeClaim that is its /data.",
+                    "description": "PersistentVolumeClaim mounted at /data.",
                     "type": "string",
                     "pattern": "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$",
                 },
+                "storage": {
+                    "description": "Volume created for /data.",
+                    **_closed(
+                        {
+                            "size": {
+                                "description": "Overrides pipeline.storage.size.",
+                                "type": "string",
+                                "pattern": "^[1-9][0-9]{0,3}(Mi|Gi|Ti)$",
+                            }
+                        }
+                    ),
+                    "required": ["size"],
+                },
+                "activeDeadlineSeconds": {
+                    "description": "Overrides pipeline.activeDeadlineSeconds; 0 means never.",
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": _LONGEST_RUN_S,
+                },
                 "arguments": {
-                    "description": "Flags that are no settings, of replay: --yes agrees before "
-                    "it is asked, and nobody can be asked here; --dry-run counts only.",
+                    "description": "Flags of replay that are not settings: --yes skips the "
+                    "prompt, which is required here; --dry-run only counts.",
                     "type": "array",
                     "items": {"enum": ["--yes", "--dry-run"]},
                 },
                 "settings": {
-                    "description": "Settings of the command; null is its own default.",
+                    "description": "Settings of the command; null means its default.",
                     **_closed(settings),
                 },
             }
@@ -172,7 +198,7 @@ def jobs_schema() -> dict[str, Any]:
 
 
 def _only_of(command: str, kind: type[BaseSettings]) -> dict[str, Any]:
-    """Return what lets a job of *command* have the settings of *kind* and no others."""
+    """Return the rule that allows a job of *command* only the settings of *kind*."""
     names = {"propertyNames": {"enum": _names(kind)}}
     return {
         "if": {"properties": {"command": {"const": command}}},
@@ -211,7 +237,7 @@ def _nullable(kind: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind_schema(annotation: str, default: object, allowed: str) -> dict[str, Any]:
-    """Return what the kind of a setting takes."""
+    """Return the schema for the values of a setting."""
     if annotation.startswith("tuple") or isinstance(default, tuple):
         return {"type": "array", "items": _item_schema(allowed)}
     if "Literal" in annotation:
@@ -225,7 +251,7 @@ def _kind_schema(annotation: str, default: object, allowed: str) -> dict[str, An
 
 
 def _item_schema(allowed: str) -> dict[str, Any]:
-    """Return what one of several takes, by what its setting says is allowed."""
+    """Return the schema for one item of a list setting, from its description of allowed values."""
     if allowed.startswith("host:port;"):
         return {"type": "string", "pattern": _REMOTE_ADDRESS}
     if allowed.startswith("host:port, http"):
@@ -237,7 +263,7 @@ def _item_schema(allowed: str) -> dict[str, Any]:
 
 
 def readme() -> str:
-    """Return the text of the README: what stands above its table, and the table anew."""
+    """Return the text of the README with an updated table."""
     text = VALUES.read_text(encoding="utf-8")
     values = yaml.safe_load(text)
     rows = []

@@ -1,7 +1,7 @@
 """
 Write helm/dashboards/ from tools/dashboards/: python tools/make_dashboards.py.
 
-Who changes a panel changes it there: a line of JSON that Grafana wrote is hard to read in a review.
+Change panels in tools/dashboards/, not in Grafana: its exported JSON is hard to review.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ DASHBOARDS = (OVERVIEW, OPERATIONS)
 
 
 def path_of(dashboard: Dashboard) -> Path:
-    """Return the file of a dashboard: its uid is its name."""
+    """Return the file of *dashboard*, named after its uid."""
     return FOLDER / f"{dashboard.uid}.json"
 
 
 def text_of(dashboard: Dashboard) -> str:
-    """Return what stands in that file."""
+    """Return the content of the file of *dashboard*."""
     return json.dumps(grafana(dashboard), indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write every file."""
+    """Write the files of all dashboards."""
     for dashboard in DASHBOARDS:
         path_of(dashboard).write_text(text_of(dashboard))
 

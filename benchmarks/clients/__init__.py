@@ -1,1 +1,1 @@
-"""One program for each client of NSQ: the least it can do, and one line of JSON at the end."""
+"""One minimal program per NSQ client; each prints one line of JSON at the end."""

@@ -1,8 +1,8 @@
 """
-A server of WebSockets that does nothing but send: what the viewers of the gateway compare with.
+A WebSocket server that only sends: the peer of the gateway's viewers.
 
-The same event loop, a handshake by the same library, and then one `transport.write` for each
-frame and socket. A connection that begins with SEND in place of GET tells it what to send.
+It uses the same event loop, and after the handshake one `transport.write` per frame and socket. A
+connection that begins with SEND in place of GET passes it the frames to send.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.websocket_client import find_frame
 _WELCOME = b'{"type":"response"}'
 
 
-class Bare(asyncio.Protocol):
+class BareConnection(asyncio.Protocol):
     """One connection; *sockets* are those that are upgraded."""
 
     def __init__(self, sockets: set[asyncio.Transport]) -> None:
@@ -30,11 +30,11 @@ class Bare(asyncio.Protocol):
         self._sending: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for what it wants."""
+        """Wait for a request."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Upgrade, or take what is to be sent; what a socket says after that is not read."""
+        """Upgrade, or read the frames to send; later data of a socket is ignored."""
         if self._told or data.startswith(b"SEND "):
             self._tell(data)
         elif (handshake := self._handshake) is not None:
@@ -48,7 +48,7 @@ class Bare(asyncio.Protocol):
                 self._handshake = None
 
     def _tell(self, data: bytes) -> None:
-        """Take ``SEND <bytes>``, a newline, and frames of so many bytes."""
+        """Read ``SEND <bytes>``, a newline, and frames of that size."""
         self._told += data
         head, _, frames = self._told.partition(b"\n")
         if len(frames) == int(head[5:]):
@@ -63,25 +63,27 @@ class Bare(asyncio.Protocol):
         for frame in frames:
             for socket in sockets:
                 socket.write(frame)
-            # uvloop joins what is written to a transport in one turn of the loop.
+            # uvloop joins all writes to a transport in one turn of the loop.
             await asyncio.sleep(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Send nothing more."""
+        """Forget the socket."""
         del exc
         self._sockets.discard(self._transport)
 
 
 async def serve(port: int) -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is terminated."""
     sockets: set[asyncio.Transport] = set()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Bare(sockets), "127.0.0.1", port, backlog=2_048)
+    server = await loop.create_server(
+        lambda: BareConnection(sockets), "127.0.0.1", port, backlog=2_048
+    )
     await server.serve_forever()
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     uvloop.run(serve(parser.parse_args().port))

@@ -1,11 +1,11 @@
-"""The gateway, which collects its garbage when it is sent SIGUSR2: for measuring its memory."""
+"""The gateway, collecting garbage on SIGUSR2, to measure its memory."""
 
 from __future__ import annotations
 
 import gc
 import signal
 
-from gateway.cli import main
+from gateway.cli.main import main
 
 
 def _collect(_number: int, _frame: object) -> None:

@@ -1,9 +1,8 @@
 """
-Asks a gateway for more than it can pass on, over hundreds of connections, for some seconds.
+Overload a gateway with publishes over hundreds of connections, for some seconds.
 
-Each connection publishes again as soon as it is answered, whatever the answer is; the slow ones
-send a part of a body and wait. Prints the number of answers of each kind by status; 0 is a
-connection that ended without one.
+Each connection publishes again after every response; the slow ones send a part of a body and wait.
+Prints the number of responses by kind and status; 0 is a connection that ended without one.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ _TARGET = "/pub?topic=bench%23ephemeral"
 
 @dataclass(frozen=True)
 class Kind:
-    """Connections that do the same."""
+    """A kind of connections."""
 
     name: str
     connections: int
     body_bytes: int
     sent_bytes: int
-    """How much of the body they send; less than all of it: they never send the rest."""
+    """Bytes of the body that they send; if fewer than all, they never send the rest."""
     chunk_bytes: int | None = None
-    """The body comes in chunks of this size; None: with Content-Length."""
+    """Chunk size of a chunked body; None for Content-Length."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the body is sent."""
+        """True if the whole body is sent."""
         return self.sent_bytes == self.body_bytes
 
     def request(self) -> bytes:
-        """Return what is sent."""
+        """Return the bytes of the request."""
         head = f"POST {_TARGET} HTTP/1.1\r\nHost: gateway\r\n"
         if self.chunk_bytes is None:
             head += f"Content-Length: {self.body_bytes}\r\n\r\n"
@@ -55,8 +54,8 @@ KINDS = (
 )
 
 
-class Flood(asyncio.Protocol):
-    """One connection after the other, one request after the other."""
+class FloodConnection(asyncio.Protocol):
+    """Consecutive requests, over consecutive connections."""
 
     def __init__(self, address: tuple[str, int], request: bytes, answers: Counter[int]) -> None:
         self._address = address
@@ -68,12 +67,12 @@ class Flood(asyncio.Protocol):
         self._connecting: asyncio.Task[object] | None = None
 
     def connect(self) -> None:
-        """Begin."""
+        """Connect."""
         loop = asyncio.get_running_loop()
         self._connecting = loop.create_task(loop.create_connection(lambda: self, *self._address))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask."""
+        """Send the first request."""
         self._transport = transport
         self._ask()
 
@@ -82,7 +81,7 @@ class Flood(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Count the answer, and ask again."""
+        """Count the response and send the next request."""
         self._read += data
         head, found, body = self._read.partition(b"\r\n\r\n")
         if not found or len(body) < _content_length(head):
@@ -94,7 +93,7 @@ class Flood(asyncio.Protocol):
             self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Come back."""
+        """Reconnect."""
         del exc
         if not self._is_answered:
             self._answers[0] += 1
@@ -107,18 +106,18 @@ def _content_length(head: bytes) -> int:
 
 
 async def flood(address: tuple[str, int], seconds: float) -> dict[str, Counter[int]]:
-    """Ask for *seconds*; return the answers by kind and status."""
+    """Send requests for *seconds*; return the responses by kind and status."""
     answers = {kind.name: Counter[int]() for kind in KINDS}
     for kind in KINDS:
         request = kind.request()
         for _ in range(kind.connections):
-            Flood(address, request, answers[kind.name]).connect()
+            FloodConnection(address, request, answers[kind.name]).connect()
     await asyncio.sleep(seconds)
     return {name: Counter(counted) for name, counted in answers.items()}
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the flood."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True, metavar="HOST:PORT")
     parser.add_argument("--seconds", type=float, required=True)

@@ -1,4 +1,4 @@
-"""What the streaming source does at the driver, by itself: receive, split into batches, FIN."""
+"""The driver's part of the streaming source alone: receive, split into batches, finish."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import json
 import sys
 
 from benchmarks.clients.program import Meter
-from gateway.nsqd_access import read_access
-from gateway.pipeline.ingest import Ingest
-from gateway.pipeline.source import read_settings
+from gateway.client.from_settings import read_access
+from gateway.pipeline.datasource import read_settings
+from gateway.pipeline.source_consumer import CommitConsumer
 
 
 def main(nsqd_tcp_address: str, topic: str, channel: str, rows: str, count: str) -> None:
-    """Take and finish *count* messages in batches of *rows*; print what it took."""
+    """Receive and finish *count* messages in batches of *rows*; print the usage."""
     options = {"nsqdTcpAddress": nsqd_tcp_address, "topic": topic, "channel": channel}
     settings = read_settings({**options, "maxRowsPerBatch": rows})
-    ingest = Ingest(settings, read_access(settings))
-    ingest.start()
+    consumer = CommitConsumer(settings, read_access(settings))
+    consumer.start()
     left, meter = int(count), None
     finished = 0
     while left > 0:
-        number = ingest.seal(int(rows))
+        number = consumer.cut_batch(int(rows), settings.batch_bytes)
         if number is None:
             continue
         meter = meter or Meter()
-        left -= sum(chunk.count for chunk in ingest.chunks(finished, number))
-        ingest.finish(number)
+        left -= sum(chunk.count for chunk in consumer.chunks(finished, number))
+        consumer.finish(number)
         finished = number
     assert meter is not None  # noqa: S101 - count is one at least
     report = meter.stop(int(count))
-    ingest.stop()
+    consumer.stop()
     sys.stdout.write(json.dumps(report) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""ansq, on asyncio; it has neither TLS nor compression, and cannot ask for the output buffer."""
+"""ansq, on asyncio; it has no TLS, no compression and no output buffer options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.clients.program import Meter, Work, keep_in_flight, run
 
 
 async def publish(work: Work) -> dict[str, float]:
-    """Publish, and wait for each answer."""
+    """Publish, and wait for each response."""
     writer = await ansq.create_writer([work.nsqd_tcp_address])
     bodies = work.bodies
 
@@ -30,9 +30,9 @@ async def publish(work: Work) -> dict[str, float]:
 
 
 async def consume(work: Work) -> dict[str, float]:
-    """Finish every message; measured from the first to the last."""
+    """Finish every message; measure from the first to the last."""
     host, _, port = work.nsqd_tcp_address.rpartition(":")
-    # Its Reader has one message in flight, always; a connection takes any number.
+    # Its Reader always has one message in flight; a connection allows any number.
     connection = await ansq.open_connection(host, int(port))
     await connection.subscribe(work.topic, work.channel, work.max_in_flight)
     left = work.count

@@ -20,7 +20,7 @@ def _options(work: Work) -> dict[str, Any]:
 
 
 async def publish(work: Work) -> dict[str, float]:
-    """Publish, each time when the answer to another one has come."""
+    """Publish, one message after each response."""
     writer = nsq.Writer([work.nsqd_tcp_address], **_options(work))
     while not writer.conns:  # noqa: ASYNC110 - it tells nobody when it is connected
         await asyncio.sleep(_POLL_S)
@@ -54,7 +54,7 @@ async def publish(work: Work) -> dict[str, float]:
 
 
 async def consume(work: Work) -> dict[str, float]:
-    """Finish every message; measured from the first to the last."""
+    """Finish every message; measure from the first to the last."""
     left = work.count
     meter = Meter()
     last: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ async def consume(work: Work) -> dict[str, float]:
     )
     spent = await last
     for connection in reader.conns.values():
-        # Closing would throw the last FINs away.
+        # Closing would discard the last FINs.
         while connection.stream.writing():  # noqa: ASYNC110 - tornado has no event for it
             await asyncio.sleep(_POLL_S)
     return spent

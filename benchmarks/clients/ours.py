@@ -13,18 +13,18 @@ from benchmarks.clients.program import (
 )
 from gateway.client import (
     ConnectionOptions,
+    Consumer,
+    ConsumerOptions,
     Delivery,
-    Offer,
-    Publisher,
-    PublisherOptions,
-    Subscriber,
-    SubscriberOptions,
+    IdentifyRequest,
+    Producer,
+    ProducerOptions,
     TlsOptions,
 )
 
 
 def _connection(work: Work) -> ConnectionOptions:
-    offer = Offer(
+    offer = IdentifyRequest(
         feature_negotiation=True,
         output_buffer_timeout=OUTPUT_BUFFER_TIMEOUT_MS,
         snappy=work.snappy,
@@ -34,10 +34,10 @@ def _connection(work: Work) -> ConnectionOptions:
 
 
 async def publish(work: Work) -> dict[str, float]:
-    """Publish, and wait for each answer."""
-    options = PublisherOptions(connection=_connection(work))
+    """Publish, and wait for each response."""
+    options = ProducerOptions(connection=_connection(work))
     bodies, topic = work.bodies, work.topic
-    async with Publisher([work.nsqd_tcp_address], options) as publisher:
+    async with Producer([work.nsqd_tcp_address], options) as publisher:
         meter = Meter()
         if work.batch == 1:
             await keep_in_flight(work, lambda: publisher.publish(topic, bodies[0]))
@@ -47,15 +47,15 @@ async def publish(work: Work) -> dict[str, float]:
 
 
 async def consume(work: Work) -> dict[str, float]:
-    """Finish every message; measured from the first to the last."""
-    options = SubscriberOptions(max_in_flight=work.max_in_flight, connection=_connection(work))
+    """Finish every message; measure from the first to the last."""
+    options = ConsumerOptions(max_in_flight=work.max_in_flight, connection=_connection(work))
     addresses = [work.nsqd_tcp_address]
-    async with Subscriber(work.topic, work.channel, addresses, options) as subscriber:
+    async with Consumer(work.topic, work.channel, addresses, options) as subscriber:
         take = _take_lists if work.by_lists else _take_one_at_a_time
         return await take(subscriber, work.count)
 
 
-async def _take_lists(subscriber: Subscriber, count: int) -> dict[str, float]:
+async def _take_lists(subscriber: Consumer, count: int) -> dict[str, float]:
     left = count
     async for deliveries in subscriber.batches():
         if left == count:
@@ -67,7 +67,7 @@ async def _take_lists(subscriber: Subscriber, count: int) -> dict[str, float]:
     return meter.stop(count)
 
 
-async def _take_one_at_a_time(subscriber: Subscriber, count: int) -> dict[str, float]:
+async def _take_one_at_a_time(subscriber: Consumer, count: int) -> dict[str, float]:
     left = count
     meter = Meter()
     last: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What the programs have in common: their command line, their bodies and their meter."""
+"""Shared by the programs: command line, message bodies and measurement."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import uvloop
 
 OUTPUT_BUFFER_TIMEOUT_MS = 25
-"""Asked of nsqd by every consumer that can ask for it."""
+"""The output buffer timeout of every consumer that can request it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a program shall do, as its command line says."""
+    """The work of a program, from its command line."""
 
     nsqd_tcp_address: str
     topic: str
@@ -32,13 +32,13 @@ class Work:
     # To publish
     body_bytes: int
     batch: int
-    """Messages of one command; *count* is a multiple of it."""
+    """Messages per command; *count* is a multiple of it."""
     in_flight: int
-    """Commands whose answers may be due at a time."""
+    """Commands that may wait for their response at a time."""
 
     @property
     def commands(self) -> int:
-        """How many commands publish all of it."""
+        """The number of commands that publish everything."""
         return self.count // self.batch
 
     @property
@@ -48,13 +48,13 @@ class Work:
 
 
 def make_bodies(count: int, body_bytes: int) -> list[bytes]:
-    """Return *count* texts of hexadecimal digits: compression makes about half of them."""
+    """Return *count* texts of hexadecimal digits, which compress to about half."""
     source = random.Random(count)
     return [source.randbytes(body_bytes).hex()[:body_bytes].encode() for _ in range(count)]
 
 
 def make_documents(count: int, body_bytes: int) -> list[bytes]:
-    """Return *count* JSON documents of *body_bytes*: an order with its lines, and a note."""
+    """Return *count* JSON documents of *body_bytes*, each an order with lines and a note."""
     source = random.Random(count)
     return [_make_document(source, body_bytes) for _ in range(count)]
 
@@ -72,13 +72,13 @@ def _make_document(source: random.Random, body_bytes: int) -> bytes:
 
 
 class Meter:
-    """Wall and processor time of this process, from the moment when it is made."""
+    """Wall-clock and CPU time of this process since its creation."""
 
     def __init__(self) -> None:
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
     def stop(self, messages: int) -> dict[str, float]:
-        """Return what was spent on so many *messages*."""
+        """Return the usage for *messages*."""
         return {
             "messages": messages,
             "seconds": time.perf_counter() - self._wall_s,
@@ -87,7 +87,7 @@ class Meter:
 
 
 async def keep_in_flight(work: Work, publish: Callable[[], Awaitable[object]]) -> None:
-    """Call *publish* for each command, in as many tasks as may be in flight."""
+    """Call *publish* for each command, with as many tasks as commands may be in flight."""
 
     async def call(commands: int) -> None:
         for _ in range(commands):
@@ -103,7 +103,7 @@ Job = Callable[[Work], Awaitable[dict[str, float]]]
 
 
 def run(consume: Job, publish: Job) -> None:
-    """Do what the command line says on uvloop, and print what it took."""
+    """Run the command line on uvloop, and print the usage."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=("consume", "publish"))
     for name in ("--nsqd-tcp-address", "--topic"):

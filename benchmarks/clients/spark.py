@@ -1,7 +1,7 @@
 """
-A program on Spark that does what it is told, line by line of JSON, in one session for all of it.
+A Spark program that runs commands, one per line of JSON, in one session.
 
-A session and its first queries take many seconds, in which nothing is as it is later.
+One session for all, because it and its first queries take many seconds to warm up.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gateway.pipeline.progress import ProgressListener
-from gateway.pipeline.storage import Storage, spare_processes
+from gateway.pipeline.jobs.monitoring import ProgressListener
+from gateway.pipeline.jobs.storage import Storage, avoid_checkpoint_processes
 
 _DEADLINE_S = 170.0
 
 
 class Rows(ProgressListener):
-    """Counts the rows of the query that runs."""
+    """Count the rows of the running query."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -32,14 +32,14 @@ class Rows(ProgressListener):
         self._batches: list[dict[str, int]] = []
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's
-        """Begin anew."""
+        """Reset the count."""
         del event
         with self._changed:
             self._count = 0
             self._batches.clear()
 
-    def progress(self, progress: dict[str, Any]) -> None:
-        """Count what a batch had."""
+    def on_progress(self, progress: dict[str, Any]) -> None:
+        """Count the rows of a batch."""
         with self._changed:
             self._count += progress["numInputRows"]
             if progress["numInputRows"]:
@@ -47,13 +47,13 @@ class Rows(ProgressListener):
             self._changed.notify_all()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's
-        """Wake who waits."""
+        """Wake `wait_for`."""
         del event
         with self._changed:
             self._changed.notify_all()
 
     def wait_for(self, count: int, query: StreamingQuery) -> list[dict[str, int]]:
-        """Return how long the batches took, by phase, once so many rows were there."""
+        """Wait for *count* rows; return the durations of the batches by phase."""
         with self._changed:
             while self._count < count:
                 if not self._changed.wait(_DEADLINE_S) or not query.isActive:
@@ -62,7 +62,7 @@ class Rows(ProgressListener):
 
 
 class Program:
-    """What can be asked for."""
+    """The commands of the program."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -76,7 +76,7 @@ class Program:
             .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
             .getOrCreate()
         )
-        spare_processes(self._spark, Storage(self._spark, folder))  # as the jobs do
+        avoid_checkpoint_processes(self._spark, Storage(self._spark, folder))  # as the jobs do
         self._rows = Rows()
         self._spark.streams.addListener(self._rows)
         self._query: StreamingQuery | None = None
@@ -99,17 +99,17 @@ class Program:
         )
 
     def rows(self, count: int) -> list[dict[str, int]]:
-        """Return how long batches took, once so many rows have come since the query began."""
+        """Wait for *count* rows since the query started; return the durations of the batches."""
         assert self._query is not None  # noqa: S101 - stream comes first
         return self._rows.wait_for(count, self._query)
 
     def stop(self) -> None:
-        """End the query."""
+        """Stop the query."""
         assert self._query is not None  # noqa: S101 - stream comes first
         self._query.stop()
 
     def publish(self, options: dict[str, str], count: int, body_bytes: int) -> float:
-        """Publish so many messages in one task; return the seconds that it took."""
+        """Publish *count* messages in one task; return the seconds."""
         frame = self._messages(count, body_bytes)
         started = time.perf_counter()
         frame.write.format("nsq").options(**options).mode("append").save()
@@ -123,7 +123,7 @@ class Program:
 
 
 def main(folder: str) -> None:
-    """Do what each line of the input says, and answer each with a line."""
+    """Run the command of each input line, and answer each with a line."""
     program = Program(folder)
     _tell(None)
     for line in sys.stdin:

@@ -1,8 +1,8 @@
 """
-The gateway, with an eye on the longest time that its event loop was kept from turning.
+The gateway, recording the longest pause of its event loop.
 
-A timer comes back every millisecond. SIGUSR2, and the end of the program, write by how much the
-latest one was late, in seconds, to the file that `FILE` in the environment names, and begin anew.
+A timer runs every millisecond. SIGUSR2 and the end of the program write its longest delay, in
+seconds, to the file that the environment variable `FILE` names, and reset it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.cli import main
+from gateway.cli.main import main
 
 FILE = "BENCHMARK_PAUSE_FILE"
 EVERY_S = 0.001
 
 
 class _WatchedLoop(uvloop.Loop):
-    """A loop that knows its longest pause."""
+    """An event loop that records its longest pause."""
 
     longest_s = 0.0
     _due_s = 0.0
 
     def run_forever(self) -> None:
-        """Run, and watch."""
+        """Run and record."""
         self._again()
         super().run_forever()
 
@@ -44,7 +44,7 @@ class _WatchedLoop(uvloop.Loop):
 
 def _write(*_signal: object) -> None:
     path = Path(os.environ[FILE])
-    # Whoever waits for the file sees it whole.
+    # Renamed, so that a reader never sees an incomplete file.
     path.with_suffix(".new").write_text(str(_WatchedLoop.longest_s))
     path.with_suffix(".new").rename(path)
     _WatchedLoop.longest_s = 0.0

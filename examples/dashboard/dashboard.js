@@ -18,9 +18,9 @@ function take({ body }) {
     const { product, amount } = JSON.parse(body);
     sums.set(product, (sums.get(product) ?? 0) + Number(amount));
   } catch {
-    // No order: it is among the last ten all the same.
+    // Not an order: shown among the last ten, but not counted.
   }
-  // However many come, they are drawn once for each picture; a hidden page draws none.
+  // Draw at most once per animation frame; a hidden page does not draw.
   if (isDrawn) requestAnimationFrame(draw);
   isDrawn = false;
 }
@@ -38,7 +38,7 @@ function draw() {
   at("sums").replaceChildren(...rows);
 }
 
-// Text stays text: what somebody published is never taken for markup.
+// append() inserts text, so that a published body is never parsed as HTML.
 function element(name, ...content) {
   const made = document.createElement(name);
   made.append(...content);
@@ -52,7 +52,7 @@ setInterval(() => {
   [since, countBefore] = [now, count];
 }, 1_000);
 
-// Without a channel it looks on: every message from now on, and nothing to answer.
+// Without a channel, this is a viewer: it receives all new messages and acknowledges none.
 const orders = subscribe({ topic }, take);
 orders.addEventListener("state", ({ detail }) => {
   at("state").textContent = [detail.state, detail.reason].filter(Boolean).join(": ");

@@ -1,32 +1,36 @@
 import { NsqError, subscribe } from "/nsq.js";
 
-const asked = new URLSearchParams(location.search);
-const topic = asked.get("topic") ?? "jobs";
-const channel = asked.get("channel") ?? "desk";
-const mine = new Map(); // job: its place on the page
+const query = new URLSearchParams(location.search);
+const topic = query.get("topic") ?? "jobs";
+const channel = query.get("channel") ?? "desk";
+const mine = new Map(); // from a job to its element
 let isWanted = false;
 
 /** @returns {any} */
 const at = (id) => document.getElementById(id);
-const tell = (text) => (at("note").textContent = text);
+const notify = (text) => (at("note").textContent = text);
 
-// As many as are held may be on the page: none comes unless somebody wants one more.
+// No job is delivered until the user asks for one, so none waits unseen in this page.
 const jobs = subscribe({ topic, channel, maxInFlight: 1 });
 jobs.setMaxInFlight(0);
 
-function want(isSo) {
-  isWanted = isSo;
-  at("take").disabled = isSo;
-  tell(isSo ? "Waiting for a job" : "");
-  jobs.setMaxInFlight(isSo ? mine.size + 1 : 0);
+function setWanted(wanted) {
+  isWanted = wanted;
+  at("take").disabled = wanted;
+  notify(wanted ? "Waiting for a job" : "");
+  jobs.setMaxInFlight(wanted ? mine.size + 1 : 0);
 }
 
 function show(job) {
   const place = at("job").content.cloneNode(true).firstElementChild;
   place.querySelector("strong").textContent = job.body;
   mine.set(job, place);
-  place.onclick = ({ target: { name } }) => {
-    if (name) job[name]();
+  place.onclick = async ({ target: { name } }) => {
+    if (!name) return;
+    place.inert = true; // until the gateway responds
+    const isConfirmed = await job[name]();
+    place.inert = false;
+    if (!isConfirmed) notify(`Not confirmed, the job may be delivered again: ${job.body}`);
     if (job.isAnswered) drop(job);
     refresh();
   };
@@ -42,21 +46,22 @@ function drop(job) {
 function refresh() {
   for (const [job, place] of mine) {
     const leftS = Math.ceil((job.deadline - Date.now()) / 1_000);
-    place.querySelector("span").textContent = `${leftS} s left${job.attempts > 1 ? `, try ${job.attempts}` : ""}`;
+    place.querySelector("span").textContent = `${leftS} s left${job.attempts > 1 ? `, attempt ${job.attempts}` : ""}`;
     if (leftS > 0 && !job.signal.aborted) continue;
-    job.requeue(); // its time is up, and it makes room here
+    job.requeue(); // expired; also frees its slot in the window
     drop(job);
-    tell(`Somebody else gets it now: ${job.body}`);
+    notify(`Expired, the job will be delivered again: ${job.body}`);
   }
 }
 
-at("take").onclick = () => want(true);
+at("take").onclick = () => setWanted(true);
 at("add").onsubmit = (event) => {
   event.preventDefault();
   const { job } = event.target.elements;
   jobs.publish(topic, job.value).then(
     () => (job.value = ""),
-    ({ code, message }) => tell(code === "OUTCOME_UNKNOWN" ? "Added or not: look before you add it again" : message),
+    ({ code, message }) =>
+      notify(code === "OUTCOME_UNKNOWN" ? "Outcome unknown: check before you add it again" : message),
   );
 };
 jobs.addEventListener("state", ({ detail }) => {
@@ -64,14 +69,14 @@ jobs.addEventListener("state", ({ detail }) => {
 });
 jobs.addEventListener("error", (event) => {
   event.preventDefault();
-  const isGone = event.detail instanceof NsqError && event.detail.cmd === "REQ";
-  if (!isGone) tell(event.detail.message); // what came too late to be given back is with somebody else
+  const isExpired = event.detail instanceof NsqError && event.detail.cmd === "REQ";
+  if (!isExpired) notify(event.detail.message); // NSQ has redelivered an expired job already
 });
 setInterval(refresh, 1_000);
 
 for await (const job of jobs) {
   if (isWanted) {
     show(job);
-    want(false);
-  } else job.requeue(); // it was on its way when the window was closed
+    setWanted(false);
+  } else job.requeue(); // in transit when the window was set to 0
 }

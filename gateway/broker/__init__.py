@@ -1,1 +1,1 @@
-"""The embedded broker: nsqd's behaviour on the wire, in memory; `broker.Broker` is its door."""
+"""The embedded broker: nsqd's protocols in Python, with messages in memory; see `broker.Broker`."""

@@ -1,8 +1,19 @@
 """
-A channel: one queue of a topic's messages for any number of consumers.
+A channel: the queue that delivers a topic's messages to any number of consumers.
 
-A message is in one of three places: queued, in flight with one consumer, or deferred. FIN takes it
-out of the channel; REQ, a timeout and the end of a delay bring it to the tail of the queue.
+A message is queued, in flight with one consumer, or deferred. FIN removes it from the channel; REQ,
+a timeout and the end of its delay append it to the queue.
+
+::
+
+               RDY                        FIN
+    queued ------------> in flight ----------> (removed)
+      ^  ^                 |    |
+      |  +-----------------+    | REQ with a delay
+      |    REQ, timeout         v
+      +---------------------- deferred <---- DPUB
+              delay is over
+
 Source: nsqd/channel.go; nsqd/protocol_v2.go, messagePump.
 """
 
@@ -14,177 +25,195 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from gateway.broker.agenda import Delivery
-from gateway.broker.common import Common
-from gateway.broker.consumer import Consumer
+from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import OVERHEAD_BYTES, StoredMessage
+from gateway.broker.scheduler import BrokerState, ConsumerBatch
+from gateway.protocol.commands import STEP_MESSAGES
 from gateway.protocol.wire import is_ephemeral
 
 MAX_BATCH_BYTES = 262_144
-"""A delivery ends with the message that reaches this; the next one waits for the next turn."""
+"""Bytes of bodies that end a batch; the consumer gets more in the next event loop turn."""
 
 
-class Refusal(enum.StrEnum):
-    """Why FIN, REQ or TOUCH failed, in nsqd's words."""
+STEP_DUE = STEP_MESSAGES // 4
+"""Maximum number of deferred messages that one call of `expire` queues (a millisecond or less)."""
+
+
+class AckFailure(enum.StrEnum):
+    """The reason why FIN, REQ or TOUCH failed, with the text of nsqd's error frames."""
 
     NOT_IN_FLIGHT = "ID not in flight"
     NOT_OWNER = "client does not own message"
 
 
 class Channel:
-    """The messages of one channel and who consumes them."""
+    """The messages and consumers of one channel."""
 
-    def __init__(self, topic_name: str, name: str, common: Common) -> None:
+    def __init__(self, topic_name: str, name: str, context: BrokerState) -> None:
         self.topic_name = topic_name
         self.name = name
         self.is_ephemeral = is_ephemeral(name)
-        """Whether the channel goes with its last consumer, and drops what its queue cannot hold."""
+        """True if the channel ends with its last consumer and mem_queue_size limits its queue."""
         self.is_paused = False
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
-        self.consumers: dict[int, Consumer] = {}
-        """By number, in order of SUB."""
-        self.next_moment = math.inf
-        """When the agenda will call `expire`; infinite for never."""
-        self._rules = common.rules
-        self._memory = common.memory
-        self._agenda = common.agenda
-        self._random = common.random
-        self._max_msg_timeout_s = common.rules.limits.max_msg_timeout_ms / 1000
+        self.consumers: dict[int, ChannelConsumer] = {}
+        """Consumers by id, in the order of SUB."""
+        self.next_due = math.inf
+        """When the next call of `expire` is due, monotonic seconds; infinite for never."""
+        self._limits = context.limits
+        self._memory = context.memory
+        self._release_queue = context.release_queue
+        self._scheduler = context.scheduler
+        self._random = context.random
+        self._max_msg_timeout_s = context.limits.protocol.max_msg_timeout_ms / 1000
         self._queue: deque[StoredMessage] = deque()
-        # Ids are unique in a channel, so two messages are never compared.
+        # A heap. Ids are unique in a channel, so comparisons never reach the messages.
         self._deferred: list[tuple[float, bytes, StoredMessage]] = []
-        # Consumers that may have room, the longest unserved first; room is looked at when served.
-        self._waiting: OrderedDict[Consumer, None] = OrderedDict()
-        # nsqd leaves what a lost client had in flight until its timeout.
-        self._departed: list[Consumer] = []
+        # Consumers that may have capacity, the longest unserved first; `deliver` checks again.
+        self._waiting: OrderedDict[ChannelConsumer, None] = OrderedDict()
+        # Disconnected consumers with messages in flight, which stay so until their timeout, as in
+        # nsqd.
+        self._disconnected: list[ChannelConsumer] = []
 
     @property
     def depth(self) -> int:
-        """How many messages are queued; neither in flight nor deferred."""
+        """The number of queued messages, without those in flight or deferred."""
         return len(self._queue)
 
     @property
     def deferred_count(self) -> int:
-        """How many messages wait for the end of a delay."""
+        """The number of deferred messages."""
         return len(self._deferred)
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages are with a consumer, or were when it was lost."""
-        everybody = (*self.consumers.values(), *self._departed)
-        return sum(consumer.in_flight_count for consumer in everybody)
+        """The number of messages in flight, including those of disconnected clients."""
+        all_consumers = (*self.consumers.values(), *self._disconnected)
+        return sum(consumer.in_flight_count for consumer in all_consumers)
 
     # Consumers
 
-    def subscribe(self, consumer: Consumer) -> bool:
-        """Take *consumer* in, with RDY 0; False when the channel has its most already."""
-        most = self._rules.max_channel_consumers
-        if most and len(self.consumers) >= most:
+    def subscribe(self, consumer: ChannelConsumer) -> bool:
+        """Add *consumer*; return False if the channel already has max_channel_consumers."""
+        limit = self._limits.max_channel_consumers
+        if limit and len(self.consumers) >= limit:
             return False
         self.consumers[consumer.id] = consumer
         return True
 
-    def leave(self, consumer: Consumer) -> bool:
-        """Let *consumer* go; True when the channel has to be deleted, as nobody is left."""
+    def remove_consumer(self, consumer: ChannelConsumer) -> bool:
+        """Remove *consumer*; return True if the channel is ephemeral and has no consumers left."""
         if self.consumers.pop(consumer.id, None) is None:
+            # This channel has been deleted. False, because the caller deletes by name, and a new
+            # channel may have that name by now.
             return False
         consumer.ready_count = 0
         self._waiting.pop(consumer, None)
         if consumer.in_flight_count:
-            self._departed.append(consumer)
+            self._disconnected.append(consumer)
         return self.is_ephemeral and not self.consumers
 
-    def ready(self, consumer: Consumer, count: int) -> None:
-        """Let at most *count* messages be in flight with *consumer*."""
+    def ready(self, consumer: ChannelConsumer, count: int) -> None:
+        """Set the RDY count of *consumer*, its maximum number of messages in flight."""
         consumer.ready_count = count
-        self.offer(consumer)
+        self.add_waiting(consumer)
 
-    def offer(self, consumer: Consumer) -> None:
-        """Let *consumer* stand in line again; to be called when it may have room again."""
-        if consumer not in self._waiting and consumer.room > 0:
+    def add_waiting(self, consumer: ChannelConsumer) -> None:
+        """
+        Add *consumer* to those that `deliver` serves, if it has capacity.
+
+        Call this whenever its capacity may have increased.
+        """
+        if consumer not in self._waiting and consumer.capacity > 0:
             self._waiting[consumer] = None
-            self._note_deliverable()
+            self._schedule_delivery()
 
     # Messages
 
     def put(self, messages: Sequence[StoredMessage]) -> None:
-        """Take *messages* of the topic, for which the memory is taken already."""
+        """Queue *messages*; the caller has reserved their memory."""
         self.message_count += len(messages)
         self._enqueue(messages)
 
     def put_deferred(self, messages: Sequence[StoredMessage], now: float) -> None:
-        """Take *messages* of the topic, each to be queued after its delay."""
+        """Defer each of *messages* by its delay; the caller has reserved their memory."""
         self.message_count += len(messages)
         for message in messages:
             self._defer(message, now + message.defer_ms / 1000)
 
-    def finish(self, consumer: Consumer, message_id: bytes) -> Refusal | None:
-        """Forget a message that is done; a refusal when it is not in flight there."""
-        message = consumer.take(message_id)
+    def finish(self, consumer: ChannelConsumer, message_id: bytes) -> AckFailure | None:
+        """Remove a message finished by *consumer*; return None, or the reason for a failure."""
+        message = consumer.pop(message_id)
         if message is None:
-            return self._refusal(message_id)
+            return self._ack_failure(message_id)
         self._memory.used_bytes -= OVERHEAD_BYTES + len(message.body)
         consumer.finish_count += 1
-        self.offer(consumer)
+        self.add_waiting(consumer)
         return None
 
     def requeue(
-        self, consumer: Consumer, message_id: bytes, *, delay_ms: int, now: float
-    ) -> Refusal | None:
-        """Put a message in flight to the tail of the queue, at once or after *delay_ms*."""
-        message = consumer.take(message_id)
+        self, consumer: ChannelConsumer, message_id: bytes, *, delay_ms: int, now: float
+    ) -> AckFailure | None:
+        """Requeue a message, now or after *delay_ms*; return None, or the reason for a failure."""
+        message = consumer.pop(message_id)
         if message is None:
-            return self._refusal(message_id)
+            return self._ack_failure(message_id)
         self.requeue_count += 1
         consumer.requeue_count += 1
         if delay_ms:
             self._defer(message, now + delay_ms / 1000)
         else:
             self._enqueue((message,))
-        self.offer(consumer)
+        self.add_waiting(consumer)
         return None
 
-    def touch(self, consumer: Consumer, message_id: bytes, *, now: float) -> Refusal | None:
-        """Start the timeout of a message anew, within max_msg_timeout of its delivery."""
-        if not consumer.touch(message_id, now=now, ceiling_s=self._max_msg_timeout_s):
-            return self._refusal(message_id)
-        # The agenda holds the earlier deadline; `expire` will find the new one then.
+    def touch(
+        self, consumer: ChannelConsumer, message_id: bytes, *, now: float
+    ) -> AckFailure | None:
+        """Restart the timeout of a message; return None, or the reason for a failure."""
+        if not consumer.touch(message_id, now=now, max_timeout_s=self._max_msg_timeout_s):
+            return self._ack_failure(message_id)
+        # The scheduler keeps the old, earlier deadline; `expire` then schedules the new one. That
+        # is cheaper than removing an entry from the heap with every TOUCH.
         return None
 
-    def _refusal(self, message_id: bytes) -> Refusal:
-        everybody = (*self.consumers.values(), *self._departed)
-        if any(consumer.owns(message_id) for consumer in everybody):
-            return Refusal.NOT_OWNER
-        return Refusal.NOT_IN_FLIGHT
+    def _ack_failure(self, message_id: bytes) -> AckFailure:
+        # Until it times out, a message of a disconnected consumer belongs to that consumer.
+        all_consumers = (*self.consumers.values(), *self._disconnected)
+        if any(consumer.has_in_flight(message_id) for consumer in all_consumers):
+            return AckFailure.NOT_OWNER
+        return AckFailure.NOT_IN_FLIGHT
 
     def _defer(self, message: StoredMessage, until: float) -> None:
         heapq.heappush(self._deferred, (until, message.id, message))
-        self._agenda.schedule(self, until)
+        self._scheduler.schedule(self, until)
 
     def _enqueue(self, messages: Sequence[StoredMessage]) -> None:
+        # For an ephemeral channel, nsqd has no queue on disk: it drops what its memory queue cannot
+        # hold. All other queues grow up to the memory budget.
         if self.is_ephemeral:
-            room = max(0, self._rules.mem_queue_size - len(self._queue))
-            self._memory.free(messages[room:])
-            messages = messages[:room]
+            capacity = max(0, self._limits.mem_queue_size - len(self._queue))
+            self._memory.free(messages[capacity:])
+            messages = messages[:capacity]
         self._queue.extend(messages)
-        self._note_deliverable()
+        self._schedule_delivery()
 
-    def _note_deliverable(self) -> None:
+    def _schedule_delivery(self) -> None:
         if self._queue and self._waiting and not self.is_paused:
-            self._agenda.add_deliverable(self)
+            self._scheduler.add_deliverable(self)
 
-    # Out
+    # Delivery
 
-    def deliver(self, now: float) -> list[Delivery]:
+    def deliver(self, now: float) -> list[ConsumerBatch]:
         """
-        Send queued messages to consumers with room, one batch each and in equal shares.
+        Assign queued messages to consumers with capacity: a batch each, in equal shares.
 
-        What is left after that puts the channel on the agenda again, so that a consumer who has
-        become too slow by this batch is left out of the next.
+        If messages are left, the channel is scheduled again for the next turn of the event loop. A
+        consumer is skipped then if this batch has filled its write buffer.
         """
-        deliveries: list[Delivery] = []
+        deliveries: list[ConsumerBatch] = []
         if self.is_paused:
             return deliveries
         queue, waiting = self._queue, self._waiting
@@ -192,17 +221,19 @@ class Channel:
             if not queue:
                 break
             consumer, _ = waiting.popitem(last=False)
-            count = min(consumer.room, -(-len(queue) // unserved))
+            # Rounded up; else 3 messages for 4 consumers would be shares of 0.
+            count = min(consumer.capacity, -(-len(queue) // unserved))
             messages = self._send(consumer, count, now) if count > 0 else []
             if messages:
-                deliveries.append(Delivery(consumer, messages))
-            if consumer.room > 0:
+                deliveries.append(ConsumerBatch(consumer, messages))
+            # At the end of the order, so that the others are served first in the next turn.
+            if consumer.capacity > 0:
                 waiting[consumer] = None
-        self._note_deliverable()
+        self._schedule_delivery()
         return deliveries
 
-    def _send(self, consumer: Consumer, count: int, now: float) -> list[StoredMessage]:
-        """Bring up to *count* messages in flight with *consumer*."""
+    def _send(self, consumer: ChannelConsumer, count: int, now: float) -> list[StoredMessage]:
+        """Put up to *count* queued messages in flight with *consumer*, and return them."""
         queue, in_flight, rate = self._queue, consumer.in_flight, consumer.sample_rate
         deadline = now + consumer.msg_timeout_s
         messages: list[StoredMessage] = []
@@ -210,11 +241,11 @@ class Channel:
         while queue and len(messages) < count and size_bytes < MAX_BATCH_BYTES:
             message = queue.popleft()
             if rate and self._random(100) > rate:
-                # Gone for the whole channel, as in nsqd.
+                # Sampling discards the message for the whole channel, as in nsqd.
                 self._memory.free((message,))
                 continue
-            # Counted when sent, not when requeued: a message that times out unseen has still
-            # used a try (nsqd/protocol_v2.go, messagePump).
+            # An attempt counts when the message is sent, even if the client never reads it
+            # (nsqd/protocol_v2.go, messagePump).
             message.attempts += 1
             message.delivered_at = now
             message.deadline = deadline
@@ -223,56 +254,70 @@ class Channel:
             messages.append(message)
         consumer.message_count += len(messages)
         if messages:
-            self._agenda.schedule(self, deadline)
+            self._scheduler.schedule(self, deadline)
         return messages
 
     def expire(self, now: float) -> None:
-        """Bring to the tail of the queue what has timed out and what was deferred until now."""
+        """
+        Append to the queue: messages that have timed out, and deferred ones whose delay is over.
+
+        One call queues at most `STEP_DUE` deferred messages; if more are due, the channel is
+        scheduled again.
+        """
         timed_out: list[StoredMessage] = []
-        next_moment = math.inf
-        for consumer in (*self.consumers.values(), *self._departed):
-            timed_out += consumer.take_overdue(now)
-            next_moment = min(next_moment, consumer.next_deadline)
-            self.offer(consumer)
-        self._departed = [consumer for consumer in self._departed if consumer.in_flight_count]
+        next_due = math.inf
+        for consumer in (*self.consumers.values(), *self._disconnected):
+            timed_out += consumer.pop_expired(now)
+            next_due = min(next_due, consumer.next_deadline)
+            self.add_waiting(consumer)  # no effect on disconnected ones, whose RDY count is 0
+        self._disconnected = [
+            consumer for consumer in self._disconnected if consumer.in_flight_count
+        ]
+        # Each consumer's messages are in order already, those of all consumers together are not.
         timed_out.sort(key=lambda message: message.deadline)
         self.timeout_count += len(timed_out)
         self._enqueue(timed_out)
         due: list[StoredMessage] = []
-        while self._deferred and self._deferred[0][0] <= now:
+        while self._deferred and self._deferred[0][0] <= now and len(due) < STEP_DUE:
             due.append(heapq.heappop(self._deferred)[2])
         self._enqueue(due)
         if self._deferred:
-            next_moment = min(next_moment, self._deferred[0][0])
-        if next_moment < math.inf:
-            self._agenda.schedule(self, next_moment)
+            next_due = min(next_due, self._deferred[0][0])
+        if next_due < math.inf:
+            self._scheduler.schedule(self, next_due)
 
     # Administration
 
     def pause(self) -> None:
-        """Deliver nothing until `unpause`; messages keep coming in."""
+        """Stop deliveries; published messages are still queued."""
         self.is_paused = True
 
     def unpause(self) -> None:
-        """Deliver again."""
+        """Resume deliveries."""
         self.is_paused = False
-        self._note_deliverable()
+        self._schedule_delivery()
 
     def empty(self) -> None:
-        """Forget every message, also those in flight and deferred; FIN of one is refused then."""
-        self._memory.free(self._queue)
-        self._memory.free(message for _, _, message in self._deferred)
-        self._queue.clear()
-        self._deferred.clear()
-        for consumer in (*self.consumers.values(), *self._departed):
-            self._memory.free(consumer.take_all())
-            self.offer(consumer)
-        self._departed.clear()
+        """
+        Remove all messages: queued, deferred and in flight. A FIN for one of these then fails.
 
-    def delete(self) -> list[Consumer]:
-        """Forget everything; return the consumers, whose connections have to be closed."""
+        `ReleaseQueue` frees the memory of many messages over several turns of the event loop.
+        """
+        release = self._release_queue.add
+        queue, self._queue = self._queue, deque()
+        release(queue)
+        deferred, self._deferred = self._deferred, []
+        release(deferred)
+        for consumer in (*self.consumers.values(), *self._disconnected):
+            for in_flight in consumer.pop_all():
+                release(in_flight)
+            self.add_waiting(consumer)
+        self._disconnected.clear()
+
+    def delete(self) -> list[ChannelConsumer]:
+        """Remove all messages and consumers; the caller must disconnect the returned consumers."""
         self.empty()
         consumers = list(self.consumers.values())
         for consumer in consumers:
-            self.leave(consumer)
+            self.remove_consumer(consumer)
         return consumers

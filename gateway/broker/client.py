@@ -1,56 +1,67 @@
-"""One connection as the core of the broker sees it; what /stats shows of it."""
+"""The state of one client connection, for the command handler and /stats."""
 
 from __future__ import annotations
 
 from gateway.broker.channel import Channel
-from gateway.broker.consumer import Consumer
-from gateway.protocol.identify import Effective, Offer
+from gateway.broker.consumer import ChannelConsumer
+from gateway.protocol.identify import IdentifyRequest, NegotiatedOptions
 from gateway.protocol.states import State
 
 
 class Client:
-    """Who is connected, what was agreed with it, and what it does: consume, publish, both."""
+    """One connected client: its identity, negotiated options, subscription and publish counts."""
 
     def __init__(
-        self, consumer: Consumer, holds: Effective, *, remote_address: str, connect_ts: int
+        self,
+        consumer: ChannelConsumer,
+        options: NegotiatedOptions,
+        *,
+        remote_address: str,
+        connect_ts: int,
     ) -> None:
         self.consumer = consumer
-        self.holds = holds
-        """What its last IDENTIFY agreed, or the defaults."""
+        self.options = options
+        """The options of the last IDENTIFY, or the defaults."""
         self.is_identified = False
         self.channel: Channel | None = None
-        """What it is subscribed to."""
+        """The subscribed channel, if any."""
         self.is_closing = False
-        """Whether it said CLS."""
+        """True after the client has sent CLS."""
         self.remote_address = remote_address
-        """host:port"""
+        """Address of the client as host:port."""
         self.connect_ts = connect_ts
-        """Seconds since 1970."""
+        """Time of the connection, in seconds since 1970."""
+        # As in nsqd, the identity of a client that has not sent IDENTIFY is its host.
         host = remote_address.rpartition(":")[0].strip("[]")
         self.client_id = host
         self.hostname = host
         self.user_agent = ""
         self.publish_counts: dict[str, int] = {}
-        """Messages published over this connection, by topic."""
+        """Messages published on this connection, by topic."""
 
     @property
     def state(self) -> State:
-        """Where the connection stands."""
+        """The state of the connection, for /stats."""
         if self.channel is None:
             return State.INIT
         return State.CLOSING if self.is_closing else State.SUBSCRIBED
 
-    def identify(self, offer: Offer, holds: Effective) -> None:
-        """Take over what IDENTIFY said; deliveries follow the first one only, as in nsqd."""
-        self.client_id = offer.client_id
-        self.hostname = offer.hostname
-        self.user_agent = offer.user_agent
-        self.holds = holds
+    def identify(self, request: IdentifyRequest, options: NegotiatedOptions) -> None:
+        """
+        Apply an IDENTIFY of the client.
+
+        As in nsqd, only the first one sets the message timeout and the sample rate.
+        """
+        self.client_id = request.client_id
+        self.hostname = request.hostname
+        self.user_agent = request.user_agent
+        self.options = options
         if not self.is_identified:
             self.is_identified = True
-            self.consumer.msg_timeout_s = holds.msg_timeout_ms / 1000
-            self.consumer.sample_rate = holds.sample_rate
+            # Never later: `ChannelConsumer.in_flight` is ordered because the timeout is constant.
+            self.consumer.msg_timeout_s = options.msg_timeout_ms / 1000
+            self.consumer.sample_rate = options.sample_rate
 
     def count_published(self, topic: str, count: int) -> None:
-        """Note *count* messages for *topic*; from the first on the client is a producer."""
+        """Add *count* messages published to *topic*; /stats lists the client as a producer."""
         self.publish_counts[topic] = self.publish_counts.get(topic, 0) + count

@@ -1,7 +1,7 @@
 """
-One connection's side of a subscription: its RDY, and what it has in flight.
+A consumer of a channel: its RDY count and its messages in flight.
 
-Source: nsqd/client_v2.go; nsqd/channel.go, in-flight part.
+Source: nsqd/client_v2.go; nsqd/channel.go, the in-flight queue.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 from gateway.broker.message import StoredMessage
 
 
-class Consumer:
+class ChannelConsumer:
     """
-    What a channel knows of one of its clients.
+    A client as consumer: its RDY count and its messages in flight.
 
-    RDY is a ceiling on what is in flight, not a credit that counts down. All deliveries to one
-    consumer have the same timeout, so `in_flight` is in order of deadline by itself; only what
-    TOUCH brought to its ceiling would stand in the wrong place, and is kept apart.
+    RDY limits the number of messages in flight; it is not a credit that deliveries use up. All
+    deliveries to a consumer have the same timeout, so `in_flight` is ordered by deadline. Messages
+    that TOUCH has extended to max_msg_timeout would break the order; these are in `at_max_timeout`.
     """
 
     __slots__ = (
-        "at_ceiling",
+        "at_max_timeout",
         "finish_count",
         "id",
         "in_flight",
@@ -35,86 +35,91 @@ class Consumer:
 
     def __init__(self, number: int, *, msg_timeout_s: float) -> None:
         self.id = number
-        """Number of the connection, from 1; never used again in this process."""
+        """Number of the connection, from 1, unique in this process."""
         self.msg_timeout_s = msg_timeout_s
         self.sample_rate = 0
-        """0 is every message; else what is above it in 0 to 99 is thrown away."""
+        """Percentage of messages to deliver; the channel discards the rest. 0 delivers all."""
         self.ready_count = 0
         self.is_blocked = False
-        """Whether the peer reads too slowly to be sent more now."""
+        """True while deliveries are stopped because the client does not read."""
         self.in_flight: dict[bytes, StoredMessage] = {}
-        """By id, the nearest deadline first."""
-        self.at_ceiling: dict[bytes, StoredMessage] = {}
-        """In flight too, and no TOUCH can move the deadline any more; by id, in no order."""
+        """Messages in flight by id, ordered by deadline."""
+        self.at_max_timeout: dict[bytes, StoredMessage] = {}
+        """Messages in flight that TOUCH cannot extend further; by id, unordered."""
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages were sent and are neither answered nor timed out."""
-        return len(self.in_flight) + len(self.at_ceiling)
+        """The number of messages in flight: neither finished, requeued nor timed out."""
+        return len(self.in_flight) + len(self.at_max_timeout)
 
     @property
-    def room(self) -> int:
-        """How many messages may be sent now; 0 or less is none."""
+    def capacity(self) -> int:
+        """The number of messages that may be sent now; 0 or less means none."""
         if self.is_blocked:
             return 0
-        return self.ready_count - len(self.in_flight) - len(self.at_ceiling)
+        return self.ready_count - len(self.in_flight) - len(self.at_max_timeout)
 
     @property
     def next_deadline(self) -> float:
-        """The nearest deadline, monotonic seconds; infinite when nothing is in flight."""
+        """The earliest deadline, monotonic seconds; infinite if nothing is in flight."""
+        # `in_flight` is ordered by deadline, so its first message is enough.
         nearest = next(iter(self.in_flight.values()), None)
         deadline = math.inf if nearest is None else nearest.deadline
-        capped = (message.deadline for message in self.at_ceiling.values())
+        capped = (message.deadline for message in self.at_max_timeout.values())
         return min(deadline, min(capped, default=math.inf))
 
-    def owns(self, message_id: bytes) -> bool:
-        """Tell whether the message is in flight here."""
-        return message_id in self.in_flight or message_id in self.at_ceiling
+    def has_in_flight(self, message_id: bytes) -> bool:
+        """Return whether the message is in flight with this consumer."""
+        return message_id in self.in_flight or message_id in self.at_max_timeout
 
-    def take(self, message_id: bytes) -> StoredMessage | None:
-        """Return the message, which is no longer in flight; None when it was not."""
+    def pop(self, message_id: bytes) -> StoredMessage | None:
+        """Remove and return the message in flight with this id; return None if there is none."""
         message = self.in_flight.pop(message_id, None)
-        if message is None and self.at_ceiling:
-            return self.at_ceiling.pop(message_id, None)
+        if message is None and self.at_max_timeout:
+            return self.at_max_timeout.pop(message_id, None)
         return message
 
-    def touch(self, message_id: bytes, *, now: float, ceiling_s: float) -> bool:
+    def touch(self, message_id: bytes, *, now: float, max_timeout_s: float) -> bool:
         """
-        Start the timeout anew, up to *ceiling_s* after the delivery; False when not in flight.
+        Restart the timeout of a message; return False if it is not in flight with this consumer.
+
+        The new deadline is at most *max_timeout_s* after the delivery.
 
         Source: nsqd/channel.go, TouchMessage.
         """
         message = self.in_flight.get(message_id)
         if message is None:
-            return message_id in self.at_ceiling
-        ceiling = message.delivered_at + ceiling_s
+            # A message at the maximum keeps its deadline, and as in nsqd, its TOUCH succeeds.
+            return message_id in self.at_max_timeout
+        latest = message.delivered_at + max_timeout_s
+        # Reinsert the message at the end, since `in_flight` is ordered by deadline.
         del self.in_flight[message_id]
-        if now + self.msg_timeout_s < ceiling:
+        if now + self.msg_timeout_s < latest:
             message.deadline = now + self.msg_timeout_s
             self.in_flight[message_id] = message
         else:
-            message.deadline = ceiling
-            self.at_ceiling[message_id] = message
+            message.deadline = latest
+            self.at_max_timeout[message_id] = message
         return True
 
-    def take_overdue(self, now: float) -> list[StoredMessage]:
-        """Return messages whose deadline is at or before *now*; they are no longer in flight."""
-        overdue = []
+    def pop_expired(self, now: float) -> list[StoredMessage]:
+        """Remove and return the messages whose deadline is at or before *now*."""
+        expired = []
         for message in self.in_flight.values():
             if message.deadline > now:
-                break
-            overdue.append(message)
-        overdue += [message for message in self.at_ceiling.values() if message.deadline <= now]
-        for message in overdue:
-            self.take(message.id)
-        return overdue
+                break  # ordered by deadline: all others are later
+            expired.append(message)
+        expired += [message for message in self.at_max_timeout.values() if message.deadline <= now]
+        # Only now: a dict must not change while it is iterated.
+        for message in expired:
+            self.pop(message.id)
+        return expired
 
-    def take_all(self) -> list[StoredMessage]:
-        """Return all that was in flight."""
-        messages = [*self.in_flight.values(), *self.at_ceiling.values()]
-        self.in_flight.clear()
-        self.at_ceiling.clear()
-        return messages
+    def pop_all(self) -> tuple[dict[bytes, StoredMessage], dict[bytes, StoredMessage]]:
+        """Remove and return all messages in flight, by id, in constant time."""
+        taken = self.in_flight, self.at_max_timeout
+        self.in_flight, self.at_max_timeout = {}, {}
+        return taken

@@ -1,36 +1,46 @@
 """
-The broker's HTTP API: nsqd's, as a plain ASGI application.
+The broker's HTTP API, compatible with nsqd's, as a plain ASGI application.
 
-Grammar, order of checks and tokens are in protocol/http_api.py; here is what each path does.
-Source: nsqd/http.go.
+`protocol.http_api` defines the grammar, the order of checks and the error tokens; this module
+implements the effect of each route. Source: nsqd/http.go.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from gateway.broker import stats
 from gateway.broker.channel import Channel
 from gateway.broker.server import Server
-from gateway.broker.topic import Topic
+from gateway.broker.topics import Topic
 from gateway.errors import InvalidRequest
 from gateway.protocol import http_api
-from gateway.protocol.http_api import Query
-from gateway.protocol.http_routes import Found, Options, Redirect, find_route
+from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack
+from gateway.protocol.http_api import HttpQuery, OptionsResponse, Redirect, RouteMatch, find_route
 from gateway.protocol.wire import NSQD_VERSION
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """What /info says; keys and their order as in nsqd, durations in ns."""
+class InfoResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to /info, with nsqd's keys in its order; durations in ns."""
 
     version: str = NSQD_VERSION
     broadcast_address: str
@@ -45,42 +55,45 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     max_deflate_level: int = 6
 
 
-class Answer(NamedTuple):
-    """Status, body, and headers beside Content-Length."""
+class HttpResponse(NamedTuple):
+    """An HTTP response; `HttpApi` adds the Content-Length header."""
 
     status: int
     body: bytes
     headers: Headers
+    pieces: Sequence[bytes] = ()
+    """A long body in many small pieces; *body* is then empty."""
 
 
-class Request(NamedTuple):
-    """What a route needs: its path and the part behind it, the query, the body."""
+class HttpRequest(NamedTuple):
+    """A request: its route, its raw query and its body."""
 
-    found: Found
+    found: RouteMatch
     raw_query: bytes
     body: bytes
 
     @property
-    def query(self) -> Query:
-        """The parameters; raises InvalidRequest (INVALID_REQUEST)."""
+    def query(self) -> HttpQuery:
+        """The parsed parameters; an invalid query raises InvalidRequest (INVALID_REQUEST)."""
+        # Parsed here, not with the request: nsqd checks the size of a /pub body before the query.
         return http_api.parse_query(self.raw_query)
 
 
 class HttpApi:
-    """Changes the catalog of *server*, and has it deliver what has become deliverable."""
+    """The broker's ASGI application; after each request it schedules deliveries to consumers."""
 
-    def __init__(self, server: Server, *, node: Node, config: Mapping[str, str | int]) -> None:
+    def __init__(
+        self, server: Server, *, info: InfoResponse, config: Mapping[str, str | int]
+    ) -> None:
         self._server = server
-        self._catalog = server.catalog
+        self._registry = server.registry
         self._limits = server.limits
-        self._node = node
+        self._info = info
         self._config = config
-        self._routes: dict[str, Callable[[Request], Answer]] = {
-            "/ping": lambda _request: Answer(200, http_api.OK, [_TEXT]),
-            "/info": lambda _request: _json(self._node),
+        self._routes: dict[str, Callable[[HttpRequest], HttpResponse]] = {
+            "/ping": lambda _request: HttpResponse(200, http_api.OK, [_TEXT]),
+            "/info": lambda _request: _json(self._info),
             "/pub": self._pub,
-            "/mpub": self._mpub,
-            "/stats": self._stats,
             "/config/:opt": self._get_config,
             "/topic/create": self._topic_create,
             "/topic/delete": self._topic_delete,
@@ -95,49 +108,65 @@ class HttpApi:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        answer = await self._answer(scope, receive)
-        length = (b"content-length", b"%d" % len(answer.body))
+        """Execute one request and send the response."""
+        response = await self._respond(scope, receive)
+        length = (b"content-length", b"%d" % (len(response.body) + sum(map(len, response.pieces))))
         await send(
             {
                 "type": "http.response.start",
-                "status": answer.status,
-                "headers": [*answer.headers, length],
+                "status": response.status,
+                "headers": [*response.headers, length],
             }
         )
-        await send({"type": "http.response.body", "body": answer.body})
+        for start in range(0, len(response.pieces), _PIECES_PER_TURN):
+            part = b"".join(response.pieces[start : start + _PIECES_PER_TURN])
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            # `send` need not suspend; without this, a long response would block other connections.
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _respond(self, scope: Scope, receive: Receive) -> HttpResponse:
         route = find_route(scope["method"], scope["path"])
         raw_query: bytes = scope["query_string"]
         match route:
             case Redirect(status, location):
                 query = "?" + raw_query.decode("latin-1") if raw_query else ""
-                return Answer(status, b"", [(b"location", (location + query).encode("latin-1"))])
-            case Options(allow):
-                return Answer(200, b"", [(b"allow", allow.encode())])
-            case Found():
+                return HttpResponse(
+                    status, b"", [(b"location", (location + query).encode("latin-1"))]
+                )
+            case OptionsResponse(allow):
+                return HttpResponse(200, b"", [(b"allow", allow.encode())])
+            case RouteMatch():
                 pass
-            case refused:
-                headers = [(b"allow", refused.allow.encode())] if refused.allow else []
-                return _error(refused.token, headers=headers)
+            case error:
+                headers = [(b"allow", error.allow.encode())] if error.allow else []
+                return _error(error.token, headers=headers)
         try:
             body = await self._body(route.route, scope, receive)
-            if scope["method"] == "PUT":
-                raise _no_such_option(route.argument)
-            answer = self._routes[route.route](Request(route, raw_query, body))
-        except InvalidRequest as refusal:
-            return _error(refusal.token)
-        self._server.changed()
-        return answer
+            if scope["method"] == "PUT":  # no option can be changed at run time
+                raise _unknown_option(route.argument)
+            request = HttpRequest(route, raw_query, body)
+            if route.route == "/mpub":
+                response = await self._mpub(request)
+            elif route.route == "/stats":
+                response = await self._stats(request)
+            else:
+                response = self._routes[route.route](request)
+            # Before the response: after /topic/empty or a delete, the memory must be free.
+            if (released := self._registry.context.release_queue.take_steps()) is not None:
+                await self._run_in_steps(released)
+        except InvalidRequest as error:
+            return _error(error.token)
+        self._server.schedule_delivery()
+        return response
 
     async def _body(self, route: str, scope: Scope, receive: Receive) -> bytes:
         """
-        Return the body of a publish, up to one byte more than its limit; nothing else is read.
+        Read the body of a publish, up to one byte beyond the limit; ignore other bodies.
 
         Raises:
-            InvalidRequest: Content-Length is over the limit (MSG_TOO_BIG, BODY_TOO_BIG), or the
-                client left (INTERNAL_ERROR).
+            InvalidRequest: Content-Length exceeds the limit (MSG_TOO_BIG, BODY_TOO_BIG), or the
+                client disconnected (INTERNAL_ERROR).
         """
         if route == "/pub":
             limit_bytes = self._limits.max_msg_size_bytes
@@ -147,170 +176,240 @@ class HttpApi:
             check = http_api.check_multi_body
         else:
             return b""
-        announced = _content_length(scope["headers"])
-        if announced:
-            check(announced, limit_bytes=limit_bytes)
+        # Before the body is read: nsqd refuses an announced size without waiting for the bytes.
+        content_length = _content_length(scope["headers"])
+        if content_length:
+            check(content_length, limit_bytes=limit_bytes)
+        # One byte more than allowed, so that the route's own check refuses the body.
         return await _read(receive, limit_bytes + 1)
 
     # Publishing
 
-    def _pub(self, request: Request) -> Answer:
+    def _pub(self, request: HttpRequest) -> HttpResponse:
         http_api.check_body(len(request.body), limit_bytes=self._limits.max_msg_size_bytes)
         query = request.query
-        # nsqd makes the topic before it looks at defer.
-        topic = self._catalog.topic(http_api.require_topic(query))
+        # As in nsqd, the topic is created even if defer is invalid.
+        topic = self._registry.get_topic(http_api.require_topic(query))
         defer_ms = http_api.parse_defer_ms(query, max_ms=self._limits.max_req_timeout_ms)
         return self._publish(topic, [request.body], defer_ms=defer_ms)
 
-    def _mpub(self, request: Request) -> Answer:
+    async def _mpub(self, request: HttpRequest) -> HttpResponse:
         query = request.query
-        topic = self._catalog.topic(http_api.require_topic(query))
-        split = http_api.split_binary if http_api.is_binary(query) else http_api.split_lines
-        return self._publish(topic, split(request.body, self._limits))
+        name = http_api.require_topic(query)
+        self._registry.get_topic(name)  # created even if the body is invalid, as in nsqd
+        # In steps, because a body may have millions of lines.
+        if http_api.is_binary(query):
+            bodies = await self._run_in_steps(http_api.pack_binary(request.body, self._limits))
+        else:
+            bodies = await self._run_in_steps(self._pack_lines(request.body))
+        # Look the topic up again: it may have been deleted between the steps.
+        topic = self._registry.get_topic(name)
+        if len(bodies) <= STEP_MESSAGES:
+            return self._publish(topic, list(bodies))
+        steps = topic.publish_in_steps(bodies, self._server.read_clocks())
+        if steps is None:
+            raise self._memory_full()
+        await self._run_in_steps(steps)
+        return _PUBLISHED
 
-    def _publish(self, topic: Topic, bodies: list[bytes], *, defer_ms: int = 0) -> Answer:
-        if not topic.publish(bodies, self._server.moment(), defer_ms=defer_ms):
-            raise InvalidRequest("EXITING", "the messages take all of max_memory_bytes")
-        return Answer(200, http_api.OK, [_TEXT, http_api.NSQ_HEADER])
+    def _pack_lines(self, body: bytes) -> Generator[None, None, PackedBodies]:
+        """Generator: pack the lines of a text body, a step per `next()`; return the messages."""
+        chunks: list[bytes] = []
+        count = 0
+        for lines in http_api.iter_line_batches(body, self._limits):
+            if chunks:
+                yield
+            chunks.append(pack(lines))
+            count += len(lines)
+        return PackedBodies(chunks, count)
+
+    async def _run_in_steps(self, steps: Generator[None, None, T]) -> T:
+        """
+        Run the generator *steps* to its end, and return its result.
+
+        The first step runs now, each further one in its own turn of the event loop.
+        """
+        # Most requests are done after one step and need neither a future nor another turn.
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._server.run_in_steps(_complete(done, steps))
+        return await done
+
+    def _publish(self, topic: Topic, bodies: list[bytes], *, defer_ms: int = 0) -> HttpResponse:
+        if not topic.publish(bodies, self._server.read_clocks(), defer_ms=defer_ms):
+            raise self._memory_full()
+        return _PUBLISHED
+
+    def _memory_full(self) -> InvalidRequest:
+        limit_bytes = self._registry.context.memory.limit_bytes
+        return InvalidRequest("EXITING", f"the memory limit of {limit_bytes} bytes is reached")
 
     # Topics and channels
 
-    def _topic_create(self, request: Request) -> Answer:
-        self._catalog.topic(http_api.require_topic(request.query))
+    def _topic_create(self, request: HttpRequest) -> HttpResponse:
+        self._registry.get_topic(http_api.require_topic(request.query))
         return _DONE
 
-    def _topic_delete(self, request: Request) -> Answer:
-        topic = self._existing_topic(_unchecked(request.query))
-        self._server.disconnect(self._catalog.delete_topic(topic.name) or ())
+    def _topic_delete(self, request: HttpRequest) -> HttpResponse:
+        topic = self._find_topic(_unchecked(request.query))
+        self._server.disconnect(self._registry.delete_topic(topic.name) or ())
         return _DONE
 
-    def _topic_empty(self, request: Request) -> Answer:
-        self._existing_topic(http_api.require_topic(request.query)).empty()
+    def _topic_empty(self, request: HttpRequest) -> HttpResponse:
+        self._find_topic(http_api.require_topic(request.query)).empty()
         return _DONE
 
-    def _topic_pause(self, request: Request) -> Answer:
-        self._existing_topic(_unchecked(request.query)).pause()
+    def _topic_pause(self, request: HttpRequest) -> HttpResponse:
+        self._find_topic(_unchecked(request.query)).pause()
         return _DONE
 
-    def _topic_unpause(self, request: Request) -> Answer:
-        topic = self._existing_topic(_unchecked(request.query))
-        topic.unpause(now=self._server.moment().now)
+    def _topic_unpause(self, request: HttpRequest) -> HttpResponse:
+        topic = self._find_topic(_unchecked(request.query))
+        topic.unpause(now=self._server.read_clocks().now)
         return _DONE
 
-    def _channel_create(self, request: Request) -> Answer:
+    def _channel_create(self, request: HttpRequest) -> HttpResponse:
         topic, channel = http_api.require_topic_and_channel(request.query)
-        self._existing_topic(topic).channel(channel, now=self._server.moment().now)
+        self._find_topic(topic).get_channel(channel, now=self._server.read_clocks().now)
         return _DONE
 
-    def _channel_delete(self, request: Request) -> Answer:
-        channel = self._existing_channel(request)
-        deleted = self._catalog.delete_channel(channel.topic_name, channel.name)
+    def _channel_delete(self, request: HttpRequest) -> HttpResponse:
+        channel = self._find_channel(request)
+        deleted = self._registry.delete_channel(channel.topic_name, channel.name)
         self._server.disconnect(deleted or ())
         return _DONE
 
-    def _channel_empty(self, request: Request) -> Answer:
-        self._existing_channel(request).empty()
+    def _channel_empty(self, request: HttpRequest) -> HttpResponse:
+        self._find_channel(request).empty()
         return _DONE
 
-    def _channel_pause(self, request: Request) -> Answer:
-        self._existing_channel(request).pause()
+    def _channel_pause(self, request: HttpRequest) -> HttpResponse:
+        self._find_channel(request).pause()
         return _DONE
 
-    def _channel_unpause(self, request: Request) -> Answer:
-        self._existing_channel(request).unpause()
+    def _channel_unpause(self, request: HttpRequest) -> HttpResponse:
+        self._find_channel(request).unpause()
         return _DONE
 
-    def _existing_topic(self, name: str) -> Topic:
-        topic = self._catalog.topics.get(name)
+    def _find_topic(self, name: str) -> Topic:
+        topic = self._registry.topics.get(name)
         if topic is None:
             raise InvalidRequest("TOPIC_NOT_FOUND", f"there is no topic {name!r}")
         return topic
 
-    def _existing_channel(self, request: Request) -> Channel:
+    def _find_channel(self, request: HttpRequest) -> Channel:
         topic, name = http_api.require_topic_and_channel(request.query)
-        channel = self._existing_topic(topic).channels.get(name)
+        channel = self._find_topic(topic).channels.get(name)
         if channel is None:
             raise InvalidRequest("CHANNEL_NOT_FOUND", f"topic {topic!r} has no channel {name!r}")
         return channel
 
-    # What is
+    # Statistics and configuration
 
-    def _stats(self, request: Request) -> Answer:
+    async def _stats(self, request: HttpRequest) -> HttpResponse:
         query = request.query
-        selection = stats.Selection(
+        stats_query = stats.StatsQuery(
             topic=_text(query, "topic"),
             channel=_text(query, "channel"),
             include_clients=http_api.parse_flag(query, "include_clients", absent=True),
             include_mem=http_api.parse_flag(query, "include_mem", absent=True),
         )
-        started = self._node.start_time
-        snapshot = stats.snapshot(self._catalog, selection, start_time=started)
+        started = self._info.start_time
+        format_: stats.StatsFormat = stats.TextStats(uptime_s=int(time.time()) - started)
+        content_type = _TEXT
         if query.get("format") == b"json":
-            return _json(snapshot)
-        text = stats.to_text(snapshot, uptime_s=int(time.time()) - started)
-        return Answer(200, text.encode(), [_TEXT, http_api.NSQ_HEADER])
+            format_, content_type = stats.JsonStats(), _JSON
+        steps = stats.collect(self._registry, stats_query, format_, start_time=started)
+        # In steps, because there may be thousands of topics.
+        pieces = await self._run_in_steps(steps)
+        return HttpResponse(200, b"", [content_type, http_api.NSQ_HEADER], pieces)
 
-    def _get_config(self, request: Request) -> Answer:
+    def _get_config(self, request: HttpRequest) -> HttpResponse:
         value = self._config.get(request.found.argument)
         if value is None:
-            raise _no_such_option(request.found.argument)
+            raise _unknown_option(request.found.argument)
         if isinstance(value, int):
             return _json(value)
-        return Answer(200, value.encode(), [_TEXT, http_api.NSQ_HEADER])
+        return HttpResponse(200, value.encode(), [_TEXT, http_api.NSQ_HEADER])
 
 
+_PIECES_PER_TURN = 256
 _TEXT = (b"content-type", http_api.TEXT)
 _JSON = (b"content-type", http_api.JSON)
-_DONE = Answer(200, b"", [http_api.NSQ_HEADER])
+_DONE = HttpResponse(200, b"", [http_api.NSQ_HEADER])
+_PUBLISHED = HttpResponse(200, http_api.OK, [_TEXT, http_api.NSQ_HEADER])
 
 
-def _json(value: object) -> Answer:
-    return Answer(200, msgspec.json.encode(value), [_JSON, http_api.NSQ_HEADER])
+def _complete(done: asyncio.Future[T], steps: Generator[None, None, T]) -> Iterator[None]:
+    """
+    Generator: run the rest of *steps*, and set its result or error in *done*.
+
+    The server runs this, not the task of the request, so cancelling the request does not stop it.
+    """
+    try:
+        value = yield from steps
+    except Exception as error:  # noqa: BLE001 - re-raised where done is awaited
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(value)
 
 
-def _error(token: str, *, headers: Headers | None = None) -> Answer:
+def _json(value: object) -> HttpResponse:
+    return HttpResponse(200, msgspec.json.encode(value), [_JSON, http_api.NSQ_HEADER])
+
+
+def _error(token: str, *, headers: Headers | None = None) -> HttpResponse:
     status = http_api.status_of(token)
     body = msgspec.json.encode({"message": token})
-    # The rest of a body that is too big is not read: the connection cannot go on.
+    # The rest of a body that is too large is not read, so the connection must close.
     close = [(b"connection", b"close")] if status == http_api.HTTP_STATUS["BODY_TOO_BIG"] else []
-    return Answer(status, body, [_JSON, http_api.NSQ_HEADER, *close, *(headers or [])])
+    return HttpResponse(status, body, [_JSON, http_api.NSQ_HEADER, *close, *(headers or [])])
 
 
-def _no_such_option(name: str) -> InvalidRequest:
-    return InvalidRequest("INVALID_OPTION", f"{name!r} cannot be read or set here")
+def _unknown_option(name: str) -> InvalidRequest:
+    return InvalidRequest("INVALID_OPTION", f"there is no option {name!r} to read or set")
 
 
-def _text(query: Query, name: str) -> str:
+def _text(query: HttpQuery, name: str) -> str:
+    # latin-1 never fails; a name that is not ASCII matches no topic, as it should.
     return (query.get(name) or b"").decode("latin-1")
 
 
-def _unchecked(query: Query) -> str:
-    """Return the topic of a route that does not check names; one with other bytes is not there."""
+def _unchecked(query: HttpQuery) -> str:
+    """Return the topic without validation, as nsqd; an invalid name gets 404, as unknown."""
     return http_api.require_topic_unchecked(query).decode("latin-1")
 
 
 def _content_length(headers: Headers) -> int | None:
-    """Return what the client announced; None for a chunked body."""
+    """Return Content-Length; None if the request has none, as with a chunked body."""
     value = dict(headers).get(b"content-length")
     return int(value) if value is not None and value.isdigit() else None
 
 
-async def _read(receive: Receive, most_bytes: int) -> bytes:
+async def _read(receive: Receive, max_bytes: int) -> bytes:
     """
-    Return the body, cut at *most_bytes*.
+    Return the body, cut at *max_bytes*.
 
     Raises:
-        InvalidRequest: The client left before the end (INTERNAL_ERROR); nobody reads the answer.
+        InvalidRequest: The client disconnected before the end (INTERNAL_ERROR).
     """
     parts: list[bytes] = []
     size_bytes = 0
     more = True
-    while more and size_bytes < most_bytes:
+    while more and size_bytes < max_bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise InvalidRequest("INTERNAL_ERROR", "the client left before the end of its body")
+            raise InvalidRequest(
+                "INTERNAL_ERROR", "the client disconnected before the end of the body"
+            )
         part = message.get("body", b"")
         parts.append(part)
         size_bytes += len(part)
         more = message.get("more_body", False)
-    return b"".join(parts)[:most_bytes]
+    return b"".join(parts)[:max_bytes]

@@ -1,5 +1,5 @@
 """
-A message as the broker holds it, and where its id comes from.
+Stored messages, their ids, and their memory budget.
 
 Source: nsqd/message.go; nsqd/guid.go.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateway.protocol import frames
 
 OVERHEAD_BYTES = 320
-"""What a stored message takes beside its body: object, id, times, places in queue and dict."""
+"""Estimated memory of a message besides its body: object, id, times, queue and dict entries."""
 
 _EPOCH_TICKS = 1_288_834_974_288
 """2012-10-28 16:23:42 UTC in ticks of 2^20 ns (nsqd/guid.go, twepoch)."""
@@ -21,35 +21,43 @@ _NODE_BITS = 10
 _SEQUENCE_BITS = 12
 _SEQUENCES = 2**_SEQUENCE_BITS
 NODE_IDS = 2**_NODE_BITS
-"""How many node ids there are, from 0."""
+"""The number of node ids; they start at 0."""
 
 
-class Moment(NamedTuple):
-    """A moment on both clocks."""
+class ClockReading(NamedTuple):
+    """The current time by the monotonic clock and by the wall clock."""
 
     now: float
-    """Monotonic seconds: deadlines are reckoned on this clock."""
+    """Monotonic seconds, for deadlines."""
     wall_ns: int
-    """Nanoseconds since 1970: ids and timestamps are made of this one."""
+    """Nanoseconds since 1970, for ids and timestamps."""
 
 
 class StoredMessage(frames.Message, gc=False):
-    """A message that a channel holds, or a topic's backlog; on the wire it is its base class."""
+    """
+    A message in a channel or a topic's backlog.
+
+    Clients receive only the fields of the base class.
+    """
+
+    # gc=False: a message refers to bytes and numbers only, so it cannot be part of a cycle, and the
+    # garbage collector need not visit a million of them.
 
     defer_ms: int = 0
-    """Delay that DPUB asked for; counted from when a channel gets the message."""
+    """The delay of a deferred publish (DPUB, /pub); it starts when a channel gets the message."""
     delivered_at: float = 0.0
-    """When it was sent last, monotonic seconds; TOUCH cannot reach further than from here."""
+    """When the message was last sent, monotonic seconds; limits what TOUCH can extend."""
     deadline: float = 0.0
-    """When it goes back to the queue, monotonic seconds; what counts while it is in flight."""
+    """When the message times out while in flight, monotonic seconds."""
 
     def copy(self) -> StoredMessage:
-        """Return the same message for one more channel, not delivered yet; the body is shared."""
+        """Return an undelivered copy for another channel; the body is shared."""
+        # As in nsqd, id and timestamp are the same on all channels; attempts are counted by each.
         return StoredMessage(self.timestamp_ns, 0, self.id, self.body, self.defer_ms)
 
 
-class Memory:
-    """The bytes that all messages of a broker take, and their bound."""
+class MemoryBudget:
+    """Count the memory of all messages of a broker; callers check `has_room` before they store."""
 
     __slots__ = ("limit_bytes", "used_bytes")
 
@@ -58,25 +66,25 @@ class Memory:
         self.used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Tell whether *size_bytes* more stay within the bound."""
+        """Return whether the limit allows *size_bytes* more."""
         return self.used_bytes + size_bytes <= self.limit_bytes
 
-    def take(self, messages: Iterable[StoredMessage]) -> None:
-        """Count *messages*; a body that several channels hold counts for each."""
+    def reserve(self, messages: Iterable[StoredMessage]) -> None:
+        """Count the memory of *messages* as used; a shared body counts once for each channel."""
         self.used_bytes += sum(OVERHEAD_BYTES + len(message.body) for message in messages)
 
     def free(self, messages: Iterable[StoredMessage]) -> None:
-        """Count *messages* no longer."""
+        """Count the memory of *messages* as free again."""
         self.used_bytes -= sum(OVERHEAD_BYTES + len(message.body) for message in messages)
 
 
 class IdFactory:
     """
-    Makes the ids of one topic: 64 bits as 16 lower-case hex digits, each higher than the last.
+    Generate the ids of one topic: ascending 64-bit numbers as 16 lower-case hex digits.
 
-    From the top: 42 bits of clock in ticks of 2^20 ns, 10 bits of node, 12 bits of sequence. Where
-    nsqd waits (4096 ids in one tick are used up, or the clock went back), the ids run ahead of the
-    clock in place of that.
+    From the most significant bit: 42 bits of clock in ticks of 2^20 ns, 10 bits of node id, 12 bits
+    of sequence. nsqd waits after 4096 ids in one tick, and when the clock is set back; here the ids
+    run ahead of the clock instead.
     """
 
     __slots__ = ("_node_id", "_sequence", "_tick")
@@ -86,14 +94,15 @@ class IdFactory:
         self._tick = 0
         self._sequence = 0
 
-    def take(self, count: int, *, wall_ns: int) -> list[bytes]:
-        """Return *count* new ids for messages of this moment, nanoseconds since 1970."""
+    def generate(self, count: int, *, wall_ns: int) -> list[bytes]:
+        """Return *count* new ids for the time *wall_ns*, nanoseconds since 1970."""
         tick = wall_ns >> _TICK_BITS
+        # If the clock was set back, go on from the last tick: ids must not repeat.
         if tick > self._tick:
             self._tick, self._sequence = tick, 0
         ids: list[bytes] = []
         while len(ids) < count:
-            if self._sequence == _SEQUENCES:
+            if self._sequence == _SEQUENCES:  # the ids of this tick are used up
                 self._tick, self._sequence = self._tick + 1, 0
             end = min(self._sequence + count - len(ids), _SEQUENCES)
             base = (self._tick - _EPOCH_TICKS) << (_NODE_BITS + _SEQUENCE_BITS)

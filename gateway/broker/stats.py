@@ -1,40 +1,46 @@
 """
-What /stats shows: a snapshot of the catalog in nsqd's JSON shape, and as text.
+Render the response to /stats: topics, channels and clients, in nsqd's JSON and text formats.
 
-Keys, their order and where null stands for a list: nsqd/stats.go, nsqd/http.go. Keys that nsqd
-leaves out when they are empty are the ones with an UNSET default.
+Thousands of topics take many turns of the event loop, so channels are shown as of different times;
+so does nsqd, which locks them one after the other. Source of the keys, their order and null lists:
+nsqd/stats.go, nsqd/http.go. Keys that nsqd omits when empty default to UNSET.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
-from gateway.broker.catalog import Catalog
 from gateway.broker.channel import Channel
 from gateway.broker.client import Client
-from gateway.broker.topic import Topic
+from gateway.broker.topics import Topic, TopicRegistry
 from gateway.protocol.wire import NSQD_VERSION
+
+STEP_BYTES = 65_536
+"""Output of one step: about half a millisecond of work."""
+_ENTRY_BYTES = 64
+"""Cost of an entry in addition to its output."""
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """e2e_processing_latency of an nsqd that was not asked to measure it."""
+    """e2e_processing_latency as nsqd reports it when measuring is off."""
 
     count: int = 0
     percentiles: list[dict[str, float]] | None = None
 
 
 class PublishCount(msgspec.Struct, frozen=True):
-    """How many messages a client published to one topic."""
+    """The number of messages that a client published to one topic."""
 
     topic: str
     count: int
 
 
 class ClientStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A connection: a consumer under its channel, a producer at top level."""
+    """Statistics of a client: a consumer, listed under its channel, or a producer, at top level."""
 
     client_id: str
     hostname: str
@@ -59,8 +65,12 @@ class ClientStats(msgspec.Struct, frozen=True, kw_only=True):
     tls_negotiated_protocol_is_mutual: bool = False
 
 
-class ChannelStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A channel; *clients* is None when clients were not asked for."""
+class ChannelStats(msgspec.Struct, kw_only=True):
+    """
+    Statistics of one channel.
+
+    *clients* is a list that `StatsFormat` has encoded already; None if the query excludes clients.
+    """
 
     channel_name: str
     depth: int
@@ -71,16 +81,16 @@ class ChannelStats(msgspec.Struct, frozen=True, kw_only=True):
     requeue_count: int
     timeout_count: int
     client_count: int
-    clients: list[ClientStats] | None
+    clients: Raw | None = None
     paused: bool
     e2e_processing_latency: Latency = Latency()
 
 
-class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic with its channels, or with the one that was asked for."""
+class TopicStats(msgspec.Struct, kw_only=True):
+    """Statistics of one topic; *channels* is a list that `StatsFormat` has encoded already."""
 
     topic_name: str
-    channels: list[ChannelStats]
+    channels: Raw = Raw(b"[]")
     depth: int
     backend_depth: int = 0
     message_count: int
@@ -90,7 +100,7 @@ class TopicStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Go's heap in nsqd; here only what the messages take is known, the rest is 0."""
+    """Memory usage: in nsqd Go's heap, here the memory of messages; the other values are 0."""
 
     heap_objects: int = 0
     heap_idle_bytes: int = 0
@@ -103,20 +113,24 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     gc_total_runs: int = 0
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer; None where nsqd says null."""
+class Stats(msgspec.Struct, kw_only=True):
+    """
+    The whole response except its lists, which `StatsFormat.document` inserts.
+
+    *topics* and *producers* are None where nsqd has null.
+    """
 
     version: str = NSQD_VERSION
     health: str = "OK"
     start_time: int
     """Seconds since 1970."""
-    topics: list[TopicStats] | None
+    topics: Raw | None = None
     memory: MemoryStats | UnsetType = UNSET
-    producers: list[ClientStats] | None = None
+    producers: Raw | None = None
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; an empty name is every topic or channel."""
+class StatsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The query parameters of /stats; an empty name selects all topics or channels."""
 
     topic: str = ""
     channel: str = ""
@@ -124,37 +138,128 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     include_mem: bool = True
 
 
-def snapshot(catalog: Catalog, selection: Selection, *, start_time: int) -> Stats:
-    """Return what the catalog holds now, topics and channels in order of name."""
-    memory = catalog.common.memory.used_bytes
-    mem = MemoryStats(heap_in_use_bytes=memory) if selection.include_mem else UNSET
-    if selection.topic and selection.topic not in catalog.topics:
-        return Stats(start_time=start_time, topics=None, memory=mem)
-    topics = [
-        _topic_stats(catalog, catalog.topics[name], selection)
-        for name in sorted(catalog.topics)
-        if selection.topic in ("", name)
-        if not selection.channel or selection.channel in catalog.topics[name].channels
-    ]
-    producers = None
-    if selection.include_clients:
+Parts: TypeAlias = Sequence[bytes]
+
+
+class StatsFormat(Protocol):
+    """
+    An output format: `JsonStats` or `TextStats`.
+
+    A list is passed as the sequence of its entries, which the same format has already encoded.
+    """
+
+    def consumer(self, client: ClientStats) -> bytes:
+        """Encode a client for the list under its channel."""
+
+    def producer(self, client: ClientStats) -> bytes:
+        """Encode a client for the list of producers, which is at the top level."""
+
+    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+        """Encode a channel; *clients* is None if the query excludes them."""
+
+    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+        """Encode a topic."""
+
+    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+        """Encode the whole response, in pieces; None in place of a list is null in JSON."""
+
+
+def collect(
+    registry: TopicRegistry, query: StatsQuery, format_: StatsFormat, *, start_time: int
+) -> Generator[None, None, list[bytes]]:
+    """
+    Generator: collect the statistics, a step per `next()`; return the response in small pieces.
+
+    Topics and channels are sorted by name. The pieces are not joined, because joining megabytes
+    would also block the event loop.
+    """
+    return _StatsCollector(registry, query, format_).collect(start_time)
+
+
+class _StatsCollector:
+    """Collect the statistics of a registry that may change between the steps."""
+
+    def __init__(self, registry: TopicRegistry, query: StatsQuery, format_: StatsFormat) -> None:
+        self._registry = registry
+        self._query = query
+        self._format = format_
+        self._left_bytes = STEP_BYTES
+
+    def collect(self, start_time: int) -> Generator[None, None, list[bytes]]:
+        """Generator: collect the statistics, a step per `next()`; return the response in pieces."""
+        memory = MemoryStats(heap_in_use_bytes=self._registry.context.memory.used_bytes)
+        mem = memory if self._query.include_mem else UNSET
+        stats = Stats(start_time=start_time, memory=mem)
+        name = self._query.topic
+        # As in nsqd, an unknown topic leaves both lists null.
+        if name and name not in self._registry.topics:
+            return self._format.document(stats, None, None)
+        topics = yield from self._topics([name] if name else sorted(self._registry.topics))
+        producers: list[bytes] = []
+        if self._query.include_clients:
+            producers = yield from self._producers()
         # An empty list of producers is null in nsqd, an empty list of clients is not.
-        producers = [
-            _client_stats(client, selection.topic)
-            for client in catalog.clients.values()
-            if client.publish_counts
-        ] or None
-    return Stats(start_time=start_time, topics=topics, memory=mem, producers=producers)
+        return self._format.document(stats, topics, producers or None)
+
+    def _topics(self, names: Sequence[str]) -> Generator[None, None, list[bytes]]:
+        parts: list[bytes] = []
+        channel = self._query.channel
+        for name in names:
+            # None if the topic was deleted after *names* were collected, in another step.
+            topic = self._registry.topics.get(name)
+            if topic is None or (channel and channel not in topic.channels):
+                continue
+            stats = _topic_stats(topic)
+            channels = yield from self._channels(topic)
+            parts.append(self._format.topic(stats, channels))
+            if self._is_step_done(parts):
+                yield
+        return parts
+
+    def _channels(self, topic: Topic) -> Generator[None, None, list[bytes]]:
+        parts: list[bytes] = []
+        wanted = self._query.channel
+        for name in [wanted] if wanted else sorted(topic.channels):
+            channel = topic.channels.get(name)
+            if channel is None:
+                continue
+            stats = _channel_stats(channel)
+            clients = None
+            if self._query.include_clients:
+                # Snapshot of the clients, so that the list agrees with client_count.
+                consumers = [self._registry.clients[number] for number in channel.consumers]
+                clients = yield from self._clients(consumers, self._format.consumer)
+            parts.append(self._format.channel(stats, clients))
+            if self._is_step_done(parts):
+                yield
+        return parts
+
+    def _producers(self) -> Generator[None, None, list[bytes]]:
+        producers = [client for client in self._registry.clients.values() if client.publish_counts]
+        return self._clients(producers, self._format.producer)
+
+    def _clients(
+        self, clients: Sequence[Client], encode: Callable[[ClientStats], bytes]
+    ) -> Generator[None, None, list[bytes]]:
+        parts: list[bytes] = []
+        for client in clients:
+            parts.append(encode(_client_stats(client, self._query.topic)))
+            if self._is_step_done(parts):
+                yield
+        return parts
+
+    def _is_step_done(self, parts: Parts) -> bool:
+        """Charge the last of *parts* to this step; return True if the step must end."""
+        self._left_bytes -= _ENTRY_BYTES + len(parts[-1])
+        if self._left_bytes > 0:
+            return False
+        self._left_bytes = STEP_BYTES
+        return True
 
 
-def _topic_stats(catalog: Catalog, topic: Topic, selection: Selection) -> TopicStats:
+def _topic_stats(topic: Topic) -> TopicStats:
     return TopicStats(
         topic_name=topic.name,
-        channels=[
-            _channel_stats(catalog, topic.channels[name], selection)
-            for name in sorted(topic.channels)
-            if selection.channel in ("", name)
-        ],
         depth=topic.depth,
         message_count=topic.message_count,
         message_bytes=topic.message_bytes,
@@ -162,12 +267,7 @@ def _topic_stats(catalog: Catalog, topic: Topic, selection: Selection) -> TopicS
     )
 
 
-def _channel_stats(catalog: Catalog, channel: Channel, selection: Selection) -> ChannelStats:
-    clients = None
-    if selection.include_clients:
-        clients = [
-            _client_stats(catalog.clients[number], selection.topic) for number in channel.consumers
-        ]
+def _channel_stats(channel: Channel) -> ChannelStats:
     return ChannelStats(
         channel_name=channel.name,
         depth=channel.depth,
@@ -177,14 +277,13 @@ def _channel_stats(catalog: Catalog, channel: Channel, selection: Selection) -> 
         requeue_count=channel.requeue_count,
         timeout_count=channel.timeout_count,
         client_count=len(channel.consumers),
-        clients=clients,
         paused=channel.is_paused,
     )
 
 
 def _client_stats(client: Client, topic: str) -> ClientStats:
     consumer = client.consumer
-    # One topic only: nsqd's loop stops after the first that fits (nsqd/client_v2.go, Stats).
+    # One topic only: nsqd's loop stops after the first match (nsqd/client_v2.go, Stats).
     published = [
         PublishCount(name, count)
         for name, count in client.publish_counts.items()
@@ -201,48 +300,111 @@ def _client_stats(client: Client, topic: str) -> ClientStats:
         finish_count=consumer.finish_count,
         requeue_count=consumer.requeue_count,
         connect_ts=client.connect_ts,
-        sample_rate=client.holds.sample_rate,
+        sample_rate=client.options.sample_rate,
         user_agent=client.user_agent,
         pub_counts=published or UNSET,
     )
 
 
-def to_text(stats: Stats, *, uptime_s: int) -> str:
-    """Return *stats* for a person, laid out as nsqd does (nsqd/http.go, printStats)."""
-    lines = [
-        f"nsqd v{stats.version} (embedded in nsq-gateway)",
-        f"start_time {stats.start_time}",
-        f"uptime {uptime_s}s",
-        "",
-        f"Health: {stats.health}",
-    ]
-    if stats.memory is not UNSET:
-        memory: dict[str, Any] = msgspec.structs.asdict(stats.memory)
-        lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
-    lines += ["", "Topics:" if stats.topics else "Topics: None"]
-    for topic in stats.topics or ():
-        lines += _topic_lines(topic)
-    lines += ["", "Producers:" if stats.producers else "Producers: None"]
-    lines += [f"   {_producer_line(producer)}" for producer in stats.producers or ()]
-    return "\n".join(lines) + "\n"
+class JsonStats:
+    """nsqd's JSON format."""
+
+    def consumer(self, client: ClientStats) -> bytes:
+        """Return a client as a JSON object."""
+        return msgspec.json.encode(client)
+
+    producer = consumer
+
+    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+        """Return a channel as a JSON object; ``clients`` is null if the query excludes them."""
+        channel.clients = None if clients is None else Raw(_joined(clients))
+        return msgspec.json.encode(channel)
+
+    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+        """Return a topic as a JSON object."""
+        topic.channels = Raw(_joined(channels))
+        return msgspec.json.encode(topic)
+
+    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+        """Encode the document, with a placeholder for each list, and insert the lists there."""
+        lists = [parts for parts in (topics, producers) if parts is not None]
+        stats.topics = None if topics is None else _LIST_PLACEHOLDER
+        stats.producers = None if producers is None else _LIST_PLACEHOLDER
+        pieces: list[bytes] = []
+        # Each piece but the last ends where a list belongs.
+        for before, parts in zip(
+            msgspec.json.encode(stats).split(b"\0"), [*lists, ()], strict=True
+        ):
+            pieces.append(before)
+            if parts:
+                pieces += _separated(parts, b",")
+        return pieces
 
 
-def _topic_lines(topic: TopicStats) -> list[str]:
-    head = (
-        f"{_paused(paused=topic.paused)}[{topic.topic_name:<15}] depth: {topic.depth:<5} "
-        f"be-depth: {topic.backend_depth:<5} msgs: {topic.message_count:<8} e2e%: "
-    )
-    lines = ["", head]
-    for channel in topic.channels:
-        lines.append(
+# JSON escapes NUL in strings, so this byte occurs nowhere else in the document.
+_LIST_PLACEHOLDER = Raw(b"[\0]")
+
+
+def _joined(parts: Parts) -> bytes:
+    return b"[%b]" % b",".join(parts)
+
+
+def _separated(parts: Parts, separator: bytes) -> list[bytes]:
+    """Return *parts* with *separator* between them."""
+    separated = [separator] * (2 * len(parts) - 1)
+    separated[::2] = parts
+    return separated
+
+
+class TextStats:
+    """The text format, with nsqd's layout (nsqd/http.go, printStats)."""
+
+    def __init__(self, *, uptime_s: int) -> None:
+        self._uptime_s = uptime_s
+
+    def consumer(self, client: ClientStats) -> bytes:
+        """Return the line of a consumer."""
+        return f"        {_consumer_line(client)}".encode()
+
+    def producer(self, client: ClientStats) -> bytes:
+        """Return the line of a producer."""
+        return f"   {_producer_line(client)}".encode()
+
+    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+        """Return the line of a channel, followed by the lines of its clients."""
+        line = (
             f"   {_paused(paused=channel.paused)}[{channel.channel_name:<25}] "
             f"depth: {channel.depth:<5} be-depth: {channel.backend_depth:<5} "
             f"inflt: {channel.in_flight_count:<4} def: {channel.deferred_count:<4} "
             f"re-q: {channel.requeue_count:<5} timeout: {channel.timeout_count:<5} "
             f"msgs: {channel.message_count:<8} e2e%: "
         )
-        lines += [f"        {_consumer_line(client)}" for client in channel.clients or ()]
-    return lines
+        return b"\n".join([line.encode(), *(clients or ())])
+
+    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+        """Return an empty line, the line of a topic, and the lines of its channels."""
+        line = (
+            f"\n{_paused(paused=topic.paused)}[{topic.topic_name:<15}] depth: {topic.depth:<5} "
+            f"be-depth: {topic.backend_depth:<5} msgs: {topic.message_count:<8} e2e%: "
+        )
+        return b"\n".join([line.encode(), *channels])
+
+    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+        """Return the whole text, in pieces."""
+        lines = [
+            f"nsqd v{stats.version} (embedded in nsq-gateway)",
+            f"start_time {stats.start_time}",
+            f"uptime {self._uptime_s}s",
+            "",
+            f"Health: {stats.health}",
+        ]
+        if stats.memory is not UNSET:
+            memory: dict[str, Any] = msgspec.structs.asdict(stats.memory)
+            lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
+        lines += ["", "Topics:" if topics else "Topics: None"]
+        parts = ["\n".join(lines).encode(), *(topics or ())]
+        parts += [b"", b"Producers:" if producers else b"Producers: None", *(producers or ())]
+        return [*_separated(parts, b"\n"), b"\n"]
 
 
 def _paused(*, paused: bool) -> str:

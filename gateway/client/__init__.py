@@ -1,33 +1,58 @@
 """
-The asyncio NSQ client: publish to brokers, consume from brokers.
+The asyncio NSQ client, which publishes to nsqds and consumes from them.
 
-Everything that a program needs is here; docs/client.md shows how to use it.
+This module is its public API; docs/client.md shows how to use it.
 """
 
 from __future__ import annotations
 
 from gateway.client.connection import ConnectionOptions
-from gateway.client.consumption import ConsumptionOptions
-from gateway.client.delivery import Delivery
-from gateway.client.lookup import LookupOptions
-from gateway.client.publisher import Publisher, PublisherOptions
-from gateway.client.ready import ReadyOptions
-from gateway.client.subscriber import Subscriber, SubscriberOptions
-from gateway.client.tls import TlsOptions
-from gateway.protocol.identify import Offer
-from gateway.secret import Secret
+from gateway.client.consumer import Consumer, ConsumerOptions
+from gateway.client.deliveries import Delivery, DeliveryOptions
+from gateway.client.discovery import LookupOptions
+from gateway.client.producer import Producer, ProducerOptions
+from gateway.client.rdy import RdyOptions
+from gateway.credentials import Secret
+from gateway.errors import (
+    AlreadyResponded,
+    AuthRequired,
+    BrokerRefused,
+    BrokerUnreachable,
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    NoBroker,
+    OutcomeUnknown,
+    Overloaded,
+    PublishError,
+    SettingsError,
+)
+from gateway.protocol.identify import IdentifyRequest
+from gateway.tls import TlsOptions
 
 __all__ = [
+    "AlreadyResponded",
+    "AuthRequired",
+    "BrokerRefused",
+    "BrokerUnreachable",
     "ConnectionOptions",
-    "ConsumptionOptions",
+    "Consumer",
+    "ConsumerOptions",
     "Delivery",
+    "DeliveryOptions",
+    "GatewayError",
+    "IdentifyRequest",
+    "InvalidRequest",
+    "LimitReached",
     "LookupOptions",
-    "Offer",
-    "Publisher",
-    "PublisherOptions",
-    "ReadyOptions",
+    "NoBroker",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Producer",
+    "ProducerOptions",
+    "PublishError",
+    "RdyOptions",
     "Secret",
-    "Subscriber",
-    "SubscriberOptions",
+    "SettingsError",
     "TlsOptions",
 ]

@@ -1,4 +1,4 @@
-"""PURE. How long to wait: between two tries to connect, and after a message that failed."""
+"""PURE. Compute delays between attempts to connect, and levels of a consumer's backoff."""
 
 from __future__ import annotations
 
@@ -8,51 +8,57 @@ from typing import Literal, TypeAlias
 Strategy: TypeAlias = Literal["exponential", "full_jitter"]
 
 _HIGHEST_LEVEL = 62
-"""Where durations of next to nothing stop to double."""
+"""Limit on the highest level: with a multiplier of 0, no duration exceeds the maximum."""
 
 
 class Backoff:
     """
-    Delays that double from *first_s* to *ceiling_s*, each drawn evenly from its upper half.
+    Delays that double from *initial_delay_s* to *max_delay_s*, shortened at random by up to half.
 
-    *random* gives numbers in [0, 1). The jitter keeps the clients of a broker that came back from
-    returning in one instant; the lower half stays out so that a try never follows at once.
+    *random* returns numbers in [0, 1). Without jitter, all clients of a restarted nsqd would
+    reconnect in the same instant. Half of each delay is fixed, so that none is close to 0.
     """
 
-    __slots__ = ("_ceiling_s", "_first_s", "_random", "_tries")
+    __slots__ = ("_attempts", "_initial_delay_s", "_max_delay_s", "_random")
 
     def __init__(
-        self, random: Callable[[], float], *, first_s: float = 0.1, ceiling_s: float = 15.0
+        self,
+        random: Callable[[], float],
+        *,
+        initial_delay_s: float = 0.1,
+        max_delay_s: float = 15.0,
     ) -> None:
         self._random = random
-        self._first_s = first_s
-        self._ceiling_s = ceiling_s
-        self._tries = 0
+        self._initial_delay_s = initial_delay_s
+        self._max_delay_s = max_delay_s
+        self._attempts = 0
 
     def next_delay_s(self) -> float:
-        """Return the delay before the next try, and double the one after it."""
-        full_s = min(self._first_s * 2.0**self._tries, self._ceiling_s)
-        if full_s < self._ceiling_s:
-            self._tries += 1
+        """Return the delay before the next attempt; each call doubles it, up to the maximum."""
+        full_s = min(self._initial_delay_s * 2.0**self._attempts, self._max_delay_s)
+        # Not counted beyond the maximum: 2.0**1024 raises OverflowError.
+        if full_s < self._max_delay_s:
+            self._attempts += 1
         return full_s * (0.5 + self._random() / 2)
 
-    def connection_held(self, held_s: float) -> None:
-        """Start again from the first delay, if a connection has held longer than any delay."""
-        if held_s >= self._ceiling_s:
-            self._tries = 0
+    def reset_after(self, uptime_s: float) -> None:
+        """Restart from the initial delay if the connection was up for the maximum delay."""
+        # A connection that is lost at once must not reset the delay.
+        if uptime_s >= self._max_delay_s:
+            self._attempts = 0
 
 
-class BackoffLevels:
+class BackoffLevel:
     """
-    How far a consumer has backed off: up with a failure, down with a success, 0 is not at all.
+    The level of a consumer's backoff: failures raise it, successes lower it; 0: no backoff.
 
-    Level n lasts multiplier_s · 2^n; no level is reached whose duration is above *max_duration_s*.
-    With the strategy full_jitter a period is drawn evenly from below that. Source: go-nsq,
-    consumer.go, startStopContinueBackoff; there the draw, not the duration, is held against the
-    maximum, so that a level has no certain end.
+    A period of level n lasts multiplier_s · 2^n, or with full_jitter a uniformly random part of
+    that. The highest level is the last whose full duration is at most *max_duration_s*. Source:
+    go-nsq, consumer.go, startStopContinueBackoff. go-nsq compares the random duration with the
+    maximum, so that its highest level varies.
     """
 
-    __slots__ = ("_highest", "_is_jittered", "_multiplier_s", "_random", "level")
+    __slots__ = ("_highest", "_is_jittered", "_multiplier_s", "_random", "value")
 
     def __init__(
         self,
@@ -66,24 +72,24 @@ class BackoffLevels:
         self._multiplier_s = multiplier_s
         self._is_jittered = strategy == "full_jitter"
         self._highest = _highest_level(multiplier_s, max_duration_s)
-        self.level = 0
+        self.value = 0
 
-    def rise(self) -> None:
-        """Go one level up, unless this is the highest."""
-        self.level = min(self.level + 1, self._highest)
+    def increase(self) -> None:
+        """Raise the level by one, up to the highest."""
+        self.value = min(self.value + 1, self._highest)
 
-    def sink(self) -> None:
-        """Go one level down, unless this is 0."""
-        self.level = max(self.level - 1, 0)
+    def decrease(self) -> None:
+        """Lower the level by one, down to 0."""
+        self.value = max(self.value - 1, 0)
 
     def next_duration_s(self) -> float:
-        """Return how long to wait at this level, drawn anew each time where it is drawn."""
-        full_s = self._multiplier_s * 2.0**self.level
+        """Return the duration of a period; with full_jitter it differs each time."""
+        full_s = self._multiplier_s * 2.0**self.value
         return full_s * self._random() if self._is_jittered else full_s
 
 
 def _highest_level(multiplier_s: float, max_duration_s: float) -> int:
-    """Return the last level whose duration is allowed; a maximum of 0 allows none."""
+    """Return the highest level whose duration is at most *max_duration_s*; 0 disables backoff."""
     level = 0
     if max_duration_s > 0:
         while level < _HIGHEST_LEVEL and multiplier_s * 2.0 ** (level + 1) <= max_duration_s:

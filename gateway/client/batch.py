@@ -1,8 +1,8 @@
 """
-PURE. What waits to be published over one connection, and how it becomes commands.
+PURE. Queue publishes for one connection, and combine them into commands.
 
-Group commit (one command in flight for each connection, what comes meanwhile fills the next one)
-needs no timer: a lone message goes at once as PUB, and load makes MPUBs by itself.
+Group commit needs no timer: with one command in flight per connection, a lone message is sent at
+once as PUB, and publishes that arrive meanwhile form the next MPUB.
 """
 
 from __future__ import annotations
@@ -15,75 +15,90 @@ from typing import TypeAlias
 import msgspec
 
 from gateway.errors import GatewayError
-from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
+from gateway.protocol.commands import (
+    Bodies,
+    DeferredPublish,
+    MultiPublish,
+    PackedBodies,
+    Publish,
+    join_bodies,
+)
 from gateway.protocol.wire import Limits
 
 MAX_BATCH_BYTES = 1_048_576
-"""A batch is closed at this size even where the broker takes more: the next caller waits less."""
+"""Maximum size of a batch, even if nsqd accepts more: small batches are answered sooner."""
 
 COUNT_BYTES = 4
-"""What an MPUB takes besides its messages."""
+"""Size of the message count of an MPUB."""
 SIZE_BYTES = 4
-"""What each message takes in it besides its body."""
+"""Size of the length prefix of each message in an MPUB."""
 
 PublishCommand: TypeAlias = Publish | MultiPublish | DeferredPublish
 
 
 class PendingPublish(msgspec.Struct, eq=False):
-    """One caller's publish: one body, or several that go all or none."""
+    """One caller's publish: one body, or several that are published all or none."""
 
     topic: str
-    bodies: Sequence[bytes]
+    bodies: Bodies
+    """`PackedBodies` if there may be very many."""
     defer_ms: int
     size_bytes: int
-    """What the bodies take in an MPUB, their sizes included."""
+    """Size of the bodies in an MPUB, with their length prefixes."""
     deadline: float
     """When the caller stops waiting, monotonic seconds."""
     done: Callable[[GatewayError | None], None]
-    """Called once with the outcome: None is OK."""
+    """Called once with the error, or with None once published."""
     goes_alone: bool = False
-    """Set after a batch that held it was refused: alone it gets an answer of its own."""
+    """True after its batch was refused: it is retried in a command of its own."""
 
 
-def size_in_mpub(lengths: Sequence[int]) -> int:
-    """Return what bodies of *lengths* take in an MPUB, each with its size; without the count."""
-    return SIZE_BYTES * len(lengths) + sum(lengths)
+def size_in_mpub(bodies: Bodies) -> int:
+    """Return the size of *bodies* in an MPUB, with their length prefixes and without the count."""
+    if isinstance(bodies, PackedBodies):
+        return bodies.size_bytes
+    return SIZE_BYTES * len(bodies) + sum(map(len, bodies))
 
 
 class Batch(msgspec.Struct, eq=False):
-    """The publishes of one topic that one command carries."""
+    """Publishes of one topic that share a command."""
 
     topic: str
     publishes: list[PendingPublish]
-    """At least one until it is written; those whose time is over are taken out then too."""
+    """Overdue ones are removed; thus it may be empty after the batch was written, not before."""
     size_bytes: int
     deadline: float
-    """The earliest of its publishes."""
+    """Earliest deadline of its publishes."""
     takes_more: bool
-    """Whether others may join; not where its one publish is deferred, or is to go alone."""
+    """True if other publishes may join; False if its only publish is deferred or goes alone."""
 
     @property
     def message_count(self) -> int:
-        """How many messages there are in its publishes."""
+        """Number of messages in all its publishes."""
         return sum([len(publish.bodies) for publish in self.publishes])
 
     def command(self) -> PublishCommand:
         """Return PUB for one message, DPUB for a deferred one, MPUB for more."""
         publishes = self.publishes
         first = publishes[0]
+        # A deferred publish has one body, and is the only one in its batch.
         if first.defer_ms:
-            return DeferredPublish(self.topic, first.defer_ms, first.bodies[0])
-        bodies = (
-            first.bodies
-            if len(publishes) == 1
-            else [body for publish in publishes for body in publish.bodies]
-        )
+            (body,) = first.bodies
+            return DeferredPublish(self.topic, first.defer_ms, body)
+        bodies: Bodies
+        if len(publishes) == 1:
+            bodies = first.bodies
+        elif PackedBodies in {type(publish.bodies) for publish in publishes}:
+            bodies = join_bodies([publish.bodies for publish in publishes])
+        else:
+            bodies = [body for publish in publishes for body in publish.bodies]
         if len(bodies) == 1:
-            return Publish(self.topic, bodies[0])
+            (body,) = bodies
+            return Publish(self.topic, body)
         return MultiPublish(self.topic, bodies)
 
     def take_overdue(self, now: float) -> list[PendingPublish]:
-        """Take out those whose deadline has come by *now*; the others stay in order."""
+        """Remove and return publishes whose deadline is *now* or earlier."""
         if self.deadline > now:
             return []
         overdue = [publish for publish in self.publishes if publish.deadline <= now]
@@ -101,10 +116,10 @@ def _batch_of(publish: PendingPublish) -> Batch:
 
 class PublishQueue:
     """
-    Publishes that wait, by topic, as the batches they will go in; topics take turns.
+    Publishes queued by topic, already grouped in batches; `take` serves the topics in turns.
 
-    A publish is put into the last batch of its topic where it fits, so that nothing walks over
-    single publishes when a batch is taken, or when their deadlines are looked at.
+    A publish joins the last batch of its topic if it fits. Thus neither taking a batch nor checking
+    deadlines has to iterate over single publishes.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -112,47 +127,49 @@ class PublishQueue:
         self._max_batch_bytes = min(MAX_BATCH_BYTES, limits.max_body_size_bytes) - COUNT_BYTES
 
     def __bool__(self) -> bool:
-        """Tell whether anything waits."""
+        """Return whether anything is queued."""
         return bool(self._topics)
 
     def __contains__(self, topic: object) -> bool:
-        """Tell whether anything of *topic* waits."""
+        """Return whether anything of *topic* is queued."""
         return topic in self._topics
 
     def add(self, publish: PendingPublish) -> None:
-        """Put *publish* behind the others of its topic."""
+        """Queue *publish* behind the others of its topic."""
         batches = self._topics.get(publish.topic)
         if batches is None:
             self._topics[publish.topic] = deque((_batch_of(publish),))
             return
         batch = batches[-1]
-        # The bound on bytes bounds the count too: a message takes five bytes at least.
+        # The size limits the number too: a message takes at least five bytes in an MPUB.
         size_bytes = batch.size_bytes + publish.size_bytes
         is_full = size_bytes > self._max_batch_bytes or not batch.takes_more
+        # A DPUB has one message; a retried publish is alone, so that nsqd refuses no other one.
         if is_full or publish.defer_ms or publish.goes_alone:
             batches.append(_batch_of(publish))
             return
         batch.publishes.append(publish)
         batch.size_bytes = size_bytes
         if publish.deadline < batch.deadline:  # noqa: PLR1730 - a call each costs more
-            # One that has come from another connection.
+            # Only for publishes moved from another connection, where they were queued earlier.
             batch.deadline = publish.deadline
 
     def add_first(self, publishes: Sequence[PendingPublish]) -> None:
-        """Put *publishes* of one topic back before all others of it, in order, each to go alone."""
+        """Queue *publishes* of one topic in front of its others, each in its own batch."""
         if not publishes:
             return
         batches = self._topics.setdefault(publishes[0].topic, deque())
         for publish in publishes:
             publish.goes_alone = True
+        # Reversed twice, by `extendleft` too, so that they keep their order.
         batches.extendleft(map(_batch_of, reversed(publishes)))
 
     def take(self) -> Batch | None:
-        """Return the next batch, of the topic whose turn it is; None when nothing waits."""
+        """Remove and return the first batch of the topic whose turn it is; None: nothing queued."""
         if not self._topics:
             return None
         topic = next(iter(self._topics))
-        # Taken out and put back behind the others, so that a busy topic does not starve them.
+        # Reinserted below behind the other topics, so that a busy topic does not starve them.
         batches = self._topics.pop(topic)
         batch = batches.popleft()
         if batches:
@@ -160,7 +177,7 @@ class PublishQueue:
         return batch
 
     def take_overdue(self, now: float) -> list[PendingPublish]:
-        """Take out what has waited past its deadline."""
+        """Remove and return publishes whose deadline has passed."""
         overdue: list[PendingPublish] = []
         for topic, batches in list(self._topics.items()):
             gone = [publish for batch in batches for publish in batch.take_overdue(now)]
@@ -175,7 +192,7 @@ class PublishQueue:
         return overdue
 
     def take_up_to(self, max_bytes: float = math.inf) -> list[PendingPublish]:
-        """Take out batches until there are *max_bytes* of them or more; without: everything."""
+        """Remove and return whole batches of publishes, until they have *max_bytes* or more."""
         taken: list[PendingPublish] = []
         while max_bytes > 0 and (batch := self.take()) is not None:
             max_bytes -= batch.size_bytes

@@ -1,25 +1,28 @@
 """
-One TCP connection to a broker: pumps bytes, pairs replies with commands, answers heartbeats.
+One TCP connection to nsqd: moves bytes, pairs replies with commands, and answers heartbeats.
 
-Everything here happens in the event loop's callbacks: one read of the socket gives one list of
-events and at most one call of the listener for each row of messages. A peer that has been silent
-for two heartbeats is dead (the client-library guide, section Heartbeats).
+All code runs in callbacks of the event loop. Each read of the socket gives one list of events;
+consecutive messages are passed to the listener in one call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, cast
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from gateway.client.connection_account import ConnectionAccount, count_error, end_of
-from gateway.client.connection_options import ConnectionOptions
-from gateway.client.pulse import pulse_of
-from gateway.client.replies import Replies, Reply, putter, response_of
-from gateway.errors import BrokerRefused, BrokerUnreachable
-from gateway.protocol.authorization import Authorization
+from gateway.aio import get_read_clock
+from gateway.client.heartbeat import get_heartbeat_monitor
+from gateway.client.metrics import ConnectionMetrics, closed_error, count_error
+from gateway.client.send_time import SendTime
+from gateway.credentials import Secret
+from gateway.errors import BrokerRefused, BrokerUnreachable, SettingsError, copy_error
 from gateway.protocol.commands import (
     Command,
     Identify,
@@ -31,70 +34,147 @@ from gateway.protocol.commands import (
     Touch,
 )
 from gateway.protocol.connection import (
+    Codec,
     Event,
-    Filter,
-    HeartbeatArrived,
+    HeartbeatReceived,
     Identified,
-    MessagesArrived,
-    PeerViolated,
+    MessagesReceived,
+    ProtocolViolation,
     Role,
     V2Connection,
 )
-from gateway.protocol.frames import OK, ErrorFrame, Message, Response
-from gateway.protocol.identify import Answer, Offer
-from gateway.protocol.raw_messages import RawMessages
+from gateway.protocol.frames import OK, ErrorFrame, Message, RawMessages, Response
+from gateway.protocol.identify import AuthResponse, IdentifyRequest, IdentifyResponse
 from gateway.protocol.states import State
+from gateway.tls import TlsOptions
 
-__all__ = ["BrokerConnection", "ConnectionListener", "ConnectionOptions", "Reply", "TakeRaw"]
+DEFAULT_HEARTBEAT_MS = 30_000
+_NEGOTIATING = IdentifyRequest(feature_negotiation=True)
 
-_NO_ANSWER = Answer()
-_STRAGGLERS_S = 0.05
+
+@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True)
+class ConnectionOptions:
+    """Options of a connection: IDENTIFY, time limits, TLS and the secret for AUTH."""
+
+    offer: IdentifyRequest = _NEGOTIATING
+    preferred_output_buffer_bytes: int = 0
+    """
+    output_buffer_size to request instead of the one in `offer`; 0: use `offer`.
+
+    nsqd closes the connection if the size exceeds its --max-output-buffer-size. The client then
+    connects again without this preference. A size in `offer` that is too large is an error.
+    """
+    connect_timeout_ms: int = 2_000
+    """Time limit of each step: TCP, IDENTIFY, TLS and its OK, compression, AUTH, SUB."""
+    close_timeout_ms: int = 2_000
+    """Time limit for the answer to CLS."""
+    tls: TlsOptions | None = None
+    """Require TLS, with these options; None: clear text only."""
+    secret: Secret | None = None
+    """For AUTH, sent only to an nsqd that requires it."""
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError if both kinds of compression are requested."""
+        if self.offer.snappy and self.offer.deflate:
+            raise SettingsError("deflate", value=True, allowed="one of snappy and deflate")
+
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """Interval of nsqd's heartbeats; infinite if they are disabled."""
+        # In IDENTIFY, 0 means nsqd's default, and -1 disables heartbeats.
+        interval_ms = self.offer.heartbeat_interval or DEFAULT_HEARTBEAT_MS
+        return interval_ms / 1000 if interval_ms > 0 else math.inf
+
+
+_interned: WeakKeyDictionary[ConnectionOptions, ReferenceType[ConnectionOptions]]
+_interned = WeakKeyDictionary()
+
+
+def intern_options(options: ConnectionOptions) -> ConnectionOptions:
+    """
+    Return one shared object for equal options, because thousands of subscriptions use them.
+
+    Options with a secret are returned unchanged: they are seldom equal, and no table should hold
+    a secret.
+    """
+    if options.secret is not None:
+        return options
+    kept = _interned.get(options)
+    interned = None if kept is None else kept()
+    if interned is None:
+        # A weak value too: a strong one would keep its own key alive for ever.
+        _interned[options] = ref(options)
+        return options
+    return interned
+
+
+Reply: TypeAlias = Response | ErrorFrame | BrokerUnreachable
+"""The answer to a command; BrokerUnreachable: the connection ended before nsqd answered."""
+
+
+def _set_reply(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if not future.done():  # else the caller was cancelled
+        future.set_result(reply)
+
+
+_NO_ANSWER = IdentifyResponse()
+_LATE_MESSAGES_S = 0.05
 """
-How long messages may come behind CLOSE_WAIT: nsqd's messagePump sends what it had taken before
-CLS was handled, 2 ms later as a rule. Who has closed by then leaves them to their timeout.
+Seconds to wait for messages after CLOSE_WAIT.
+
+nsqd's messagePump may still send a message that it took from the channel before CLS was processed,
+usually within 2 ms. Without the wait, that message would be delivered again only after its timeout.
 """
+_FULL_READ_BYTES = 65_536
+"""A read of this size may leave bytes in the socket; uvloop reads up to 256 000, less in TLS."""
 _NOP = Nop()
 _INIT = State.INIT
 
-TakeRaw: TypeAlias = "Callable[[BrokerConnection, RawMessages], None]"
-"""Takes messages as they came; who gives one to a connection gets none decoded."""
+OnRawMessages: TypeAlias = "Callable[[BrokerConnection, RawMessages], None]"
+"""Called with undecoded messages, instead of the listener's `on_messages`."""
 
 
 class ConnectionListener(Protocol):
-    """Who is told what a connection brings."""
+    """Callbacks of a connection."""
 
-    def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
-        """Take *messages*, all that one read brought, in order."""
+    def on_messages(self, connection: BrokerConnection, messages: list[Message]) -> None:
+        """Called with consecutive *messages* of one read."""
 
-    def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
-        """Learn that an earlier FIN, REQ or TOUCH failed; the connection goes on."""
+    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+        """Called when nsqd refused an earlier FIN, REQ or TOUCH; the connection stays open."""
 
-    def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
-        """Learn that nothing more comes; called once, and not when the opening failed."""
+    def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        """Called once at the end of an established connection, whichever side ended it."""
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection that has been identified; make one with `open_connection`."""
+    """A connection to nsqd; `client.handshake.open_connection` opens one and negotiates."""
 
     __slots__ = (
+        "_buffered_s",
         "_end",
         "_error",
+        "_frame_since",
         "_listener",
         "_loop",
+        "_max_ready",
+        "_on_raw_messages",
+        "_on_replies",
         "_protocol",
-        "_replies",
-        "_take_raw",
+        "_read_clock",
+        "_send_time",
         "_transport",
-        "account",
         "address",
         "answer",
         "authorization",
-        "is_in_use",
+        "is_established",
         "is_open",
         "last_read",
+        "metrics",
+        "nop_due",
         "opened_at",
         "options",
-        "sign_due",
+        "sent_after",
     )
 
     def __init__(
@@ -102,160 +182,225 @@ class BrokerConnection(asyncio.Protocol):
         address: str,
         options: ConnectionOptions,
         listener: ConnectionListener,
-        take_raw: TakeRaw | None = None,
+        on_raw_messages: OnRawMessages | None = None,
     ) -> None:
-        self.account = ConnectionAccount()
+        self.metrics = ConnectionMetrics()
         self.address = address
         self.options = options
         self.answer = _NO_ANSWER
-        """What the broker said to IDENTIFY."""
-        self.authorization: Authorization | None = None
-        """What the broker said to AUTH; None where it does not ask for it."""
+        """nsqd's answer to IDENTIFY."""
+        self.authorization: AuthResponse | None = None
+        """nsqd's answer to AUTH; None if nsqd does not require AUTH."""
         self.is_open = False
-        """Whether commands can be sent."""
+        """True if commands can be written."""
         self.opened_at = 0.0
-        """When the TCP connection was there, on the event loop's clock."""
+        """When the TCP connection was made, on the event loop's clock."""
         self.last_read = 0.0
-        """When something came last, on the event loop's clock."""
+        """When something was last received, on the event loop's clock."""
+        self.sent_after = 0.0
+        """The earliest time at which nsqd may have sent the messages received last."""
+        self._send_time: SendTime | None = None
+        """Set by `subscribe`; a producer needs no send times."""
+        self._buffered_s = 0.0
+        """Maximum time that a message stays in nsqd's output buffer, while its timeout runs."""
+        self._frame_since = 0.0
+        """Earliest send time of a frame that is still incomplete, without `_buffered_s`."""
+        self._max_ready = 1
+        """Highest RDY written so far, at least 1."""
         self._listener = listener
-        self._take_raw = take_raw
-        self._protocol = V2Connection(Role.CLIENT, is_raw=take_raw is not None)
+        self._on_raw_messages = on_raw_messages
+        self._protocol = V2Connection(Role.CLIENT, is_raw=on_raw_messages is not None)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._replies = Replies()
-        self.sign_due: float | None = None
-        """When the next sign of life is due, while nothing is read; None: something is."""
-        self.is_in_use = False
-        """Whether the listener is told of the end: an opening that fails tells of it itself."""
+        self._read_clock = get_read_clock(self._loop)
+        self._on_replies: list[Callable[[Reply], None]] = []
+        """Callbacks for outstanding replies, in the order of the commands; at most a few."""
+        self.nop_due: float | None = None
+        """When the next NOP is due, while reading is paused; None while it is not."""
+        self.is_established = False
+        """
+        True once the handshake is done.
+
+        Before that, `open_connection` raises errors, and the listener is not called.
+        """
         self._error: BrokerUnreachable | None = None
         self._end: asyncio.Future[None] | None = None
-        """Made when somebody waits for the end."""
+        """Done when the connection has ended; created by the first waiter."""
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the clock of the peer's silence."""
-        # TCP gives no other; uvloop's is one by its methods, not by its class.
+        """Called when TCP is connected, before IDENTIFY: start monitoring heartbeats."""
+        # A cast: uvloop's transport has the methods of asyncio.Transport, but is no subclass.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
         self.opened_at = self.last_read = self._loop.time()
-        pulse_of(self._loop).watch(self)
+        get_heartbeat_monitor(self._loop).watch(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what one read of the socket says."""
-        self.last_read = self._loop.time()
-        self.account.bytes_in += len(data)
-        self._take_all(self._protocol.receive_data(data))
+        """Process the bytes of one read of the socket."""
+        now = self.last_read = self._loop.time()
+        self.metrics.bytes_in += len(data)
+        if self._send_time is None:
+            self._handle_all(self._protocol.receive_data(data))
+        else:
+            self._handle_timed(data, self._send_time, now)
 
-    def _take_all(self, events: list[Event]) -> None:
+    def _handle_timed(self, data: bytes, send_time: SendTime, now: float) -> None:
+        """Process *data* of a subscription, after computing `sent_after` for its messages."""
+        since = send_time.on_read(
+            now,
+            self._read_clock.polled_at,
+            self._max_ready,
+            is_full=len(data) >= _FULL_READ_BYTES,
+        )
+        was_whole = self._protocol.is_between_frames
+        events = self._protocol.receive_data(data)
+        if not was_whole:
+            # The first message began in an earlier read, so nsqd sent it before that.
+            first, since_now = self._frame_since, since
+            since = min(since, first)
+            self._frame_since = since_now if events else first
+        else:
+            self._frame_since = since
+        # nsqd starts the timeout of a message before its output buffer is flushed.
+        self.sent_after = since - self._buffered_s
+        before = self.metrics.messages
+        self._handle_all(events)
+        send_time.count(self.metrics.messages - before)
+
+    def _handle_all(self, events: list[Event]) -> None:
         has_heartbeat = False
         for event in events:
             if not self.is_open:
+                # Aborted by a handler of an earlier event; the rest must not reach the listener.
                 return
-            if type(event) is MessagesArrived:
-                if self._expects_messages(len(event.messages)):
-                    self._listener.messages_arrived(self, event.messages)
-            elif type(event) is HeartbeatArrived:
+            if type(event) is MessagesReceived:
+                if self._count_messages(len(event.messages)):
+                    self._listener.on_messages(self, event.messages)
+            elif type(event) is HeartbeatReceived:
                 has_heartbeat = True
             else:
-                self._take(event)
+                self._handle(event)
         if has_heartbeat:
-            # One sign of life answers all that one read brought.
+            # One NOP is enough for several heartbeats: nsqd only waits for any command.
             self.send(_NOP)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End: every command without an answer learns it, then the listener does."""
+        """Fail every command without a reply, then report the end to the listener."""
         self.is_open = False
         self._transport = None
-        pulse_of(self._loop).forget(self)
-        reason = f"connection lost ({exc})" if exc else "the broker closed the connection"
+        # Both are idempotent, because `abort` calls them too.
+        get_heartbeat_monitor(self._loop).forget(self)
+        self._release_read_clock()
+        # The reason of `abort` or `close` comes first: the transport does not know it.
+        reason = f"connection lost ({exc})" if exc else "nsqd closed the connection"
         error = self._error = self._error or BrokerUnreachable(self.address, reason)
-        self._replies.end(error)
+        # Before `on_connection_lost`: a producer relies on having nothing in flight there. Popped
+        # one by one, because a callback may use the connection, for example abort it.
+        while self._on_replies:
+            self._on_replies.pop(0)(error)
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
-        if self.is_in_use:
-            self._listener.connection_ended(self, error)
+        if self.is_established:
+            self._listener.on_connection_lost(self, error)
 
-    # In
+    # Receiving
 
-    def _expects_messages(self, count: int) -> bool:
-        """Count *count* messages; False where nobody has subscribed, which is the end."""
+    def _count_messages(self, count: int) -> bool:
+        """Count messages; without a subscription, abort the connection and return False."""
         if self._protocol.state is _INIT:
-            self._fail("sent messages, and nobody has subscribed")
+            self._fail("sent messages without a subscription")
             return False
-        self.account.messages += count
+        self.metrics.messages += count
         return True
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, ErrorFrame):
             count_error(event.code)
         match event:
             case RawMessages(ids=ids):
-                if self._take_raw is not None and self._expects_messages(len(ids)):
-                    self._take_raw(self, event)
+                if self._on_raw_messages is not None and self._count_messages(len(ids)):
+                    self._on_raw_messages(self, event)
             case Response():
                 self._reply(event)
             case Identified(answer):
                 self.answer = answer
                 self._reply(Response(b"OK"))
+            # FIN, REQ and TOUCH have no reply, so their errors must not be paired with a command
+            # that awaits one.
             case ErrorFrame(is_fatal=False) if self._protocol.state is not State.INIT:
-                self._listener.command_refused(self, event)
+                self._listener.on_command_refused(self, event)
             case ErrorFrame():
                 self._fail(f"refused a command: {event.code} {event.description}".rstrip(), event)
-            case PeerViolated(error):
+            case ProtocolViolation(error):
                 self._fail(f"does not speak NSQ V2: {error}")
 
     def _reply(self, reply: Response) -> None:
-        if not self._replies.take(reply):
-            self._fail(f"sent a response that no command asked for: {reply.data[:64]!r}")
+        if self._on_replies:
+            self._on_replies.pop(0)(reply)
+        else:
+            self._fail(f"sent a response without a command: {reply.data[:64]!r}")
 
     def _fail(self, reason: str, frame: ErrorFrame | None = None) -> BrokerUnreachable:
-        """Close for *reason*, and return it; *frame* answers the oldest command, no other is."""
+        """
+        Abort the connection for *reason*, and return that as an error.
+
+        If *frame* is given, it is the reply to the oldest outstanding command.
+        """
+        # Before the callback, which must not write another command to this connection.
         self.abort(reason)
-        if frame is not None:
-            self._replies.take(frame)
+        # nsqd replies in order, so that its error belongs to the oldest outstanding command.
+        if frame is not None and self._on_replies:
+            self._on_replies.pop(0)(frame)
         return BrokerUnreachable(self.address, reason)
 
-    # What the pulse tells
+    # Called by the heartbeat monitor
 
     @property
     def heartbeat_interval_s(self) -> float:
-        """See `ConnectionOptions`."""
+        """See `ConnectionOptions.heartbeat_interval_s`."""
         return self.options.heartbeat_interval_s
 
-    def give_sign(self) -> None:
-        """Let the broker see that we live, where heartbeats are not read."""
+    def send_nop(self) -> None:
+        """Write a NOP: nsqd closes a connection that is silent for two heartbeat intervals."""
         self.send(_NOP)
 
-    def peer_is_silent(self, for_s: float) -> None:
-        """Count the broker as dead."""
+    def on_silent(self, for_s: float) -> None:
+        """Abort the connection: nsqd has been silent for two heartbeat intervals."""
         self._fail(f"silent for two heartbeats ({for_s:g} s)")
 
-    # Out
+    # Sending
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None  # noqa: S101 - checked by the caller
+        self.metrics.bytes_out += len(data)
+        self._transport.write(data)
 
     def send(self, *commands: Command) -> None:
         """
-        Write *commands* that have no answer; does nothing once the connection has ended.
+        Write *commands* that nsqd does not answer; do nothing once the connection has ended.
 
         Raises:
-            LocalProtocolError: V2 does not allow it now.
+            LocalProtocolError: V2 does not allow a command in the current state.
         """
         if self.is_open and self._transport is not None:
-            self._transport.write(b"".join(map(self._protocol.send, commands)))
+            self._write(b"".join(map(self._protocol.send, commands)))
 
-    def ask(self, command: Command, answered: Callable[[Reply], None]) -> None:
+    def send_request(self, command: Command, on_reply: Callable[[Reply], None]) -> None:
         """
-        Write a command that has an answer, and call *answered* with it, in order.
+        Write a command that nsqd answers; replies are passed to *on_reply* in order of commands.
 
         Raises:
             BrokerUnreachable: The connection has ended; nothing was written.
-            LocalProtocolError: V2 does not allow it now.
+            LocalProtocolError: V2 does not allow the command in the current state.
         """
         if not self.is_open or self._transport is None:
             raise self._error or BrokerUnreachable(self.address, "not connected")
         data = self._protocol.send(command)
-        self._replies.expect(answered)
-        self._transport.write(data)
+        # Registered before the write: a reply must always find its callback.
+        self._on_replies.append(on_reply)
+        self._write(data)
 
     async def request(self, command: Command, *, timeout_ms: int) -> Response:
         """
@@ -263,43 +408,54 @@ class BrokerConnection(asyncio.Protocol):
 
         Raises:
             BrokerRefused: The answer is an error frame.
-            BrokerUnreachable: The connection ended, or *timeout_ms* passed, before it came.
+            BrokerUnreachable: The connection ended first, or the answer took too long.
         """
         reply: asyncio.Future[Reply] = self._loop.create_future()
-        self.ask(command, putter(reply))
-        return await self._response_of(command.verb.decode(), reply, timeout_ms)
+        self.send_request(command, partial(_set_reply, reply))
+        return await self._wait_for(command.verb.decode(), reply, timeout_ms)
 
-    async def _response_of(
-        self, what: str, reply: asyncio.Future[Reply], timeout_ms: int
-    ) -> Response:
+    def _next_reply(self) -> asyncio.Future[Reply]:
+        """Return a future for the next reply of nsqd that no earlier command waits for."""
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        self._on_replies.append(partial(_set_reply, reply))
+        return reply
+
+    async def _wait_for(self, what: str, reply: asyncio.Future[Reply], timeout_ms: int) -> Response:
         try:
-            return await response_of(reply, timeout_ms)
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer = await reply
         except TimeoutError:
+            # Replies come in order: while this one is missing, no later command gets its own.
             raise self._fail(f"no answer to {what} within {timeout_ms} ms") from None
+        if isinstance(answer, ErrorFrame):
+            raise BrokerRefused(answer.code, answer.description)
+        if isinstance(answer, BrokerUnreachable):
+            # A copy: all outstanding commands get this error, and each raise extends its traceback.
+            raise copy_error(answer)
+        return answer
 
-    # The opening, step by step; see client/opening.py
+    # Steps of the handshake; see client/handshake.py
 
-    async def identify(self, offer: Offer) -> Answer:
-        """Open the protocol: magic, IDENTIFY, its answer; raises as `request` does."""
-        assert self._transport is not None  # noqa: S101 - connected before
-        self._transport.write(self._protocol.send_magic())
+    async def identify(self, offer: IdentifyRequest) -> IdentifyResponse:
+        """Write the magic and IDENTIFY, and wait for the answer; raises as `request` does."""
+        self._write(self._protocol.send_magic())
         await self.request(Identify(offer.to_json()), timeout_ms=self.options.connect_timeout_ms)
         return self.answer
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         """
-        Put TLS below V2 and wait for the broker's OK over it; the certificate names *host*.
+        Start TLS and wait for nsqd's OK over it; the certificate must name *host*.
 
         Raises:
-            OSError: There is no agreement; ssl.SSLError among them.
+            OSError: The TLS handshake failed; ssl.SSLError is one.
             BrokerRefused, BrokerUnreachable: As `request` raises them.
         """
         assert self._transport is not None  # noqa: S101 - connected before
         if self._protocol.take_unread():
-            # TLS would not have protected it, whoever wrote it.
-            reason = "sent clear text behind its agreement to TLS"
-            raise self._fail(reason)
-        is_ok = self._replies.next(self._loop)
+            # An attacker on the network may have injected it before TLS (as with STARTTLS).
+            raise self._fail("sent clear text after it agreed to TLS")
+        # Before the handshake: nsqd's OK may arrive together with its last bytes.
+        is_ok = self._next_reply()
         clear = self._transport
         try:
             secured = await self._loop.start_tls(
@@ -312,88 +468,126 @@ class BrokerConnection(asyncio.Protocol):
         except BaseException:
             clear.abort()
             raise
-        if secured is None:  # uvloop and asyncio: the socket ended meanwhile
+        if secured is None:  # asyncio and uvloop: the socket closed meanwhile
             raise self._fail("ended during the TLS handshake")
         self._transport = secured
-        self._take_all(self._protocol.upgrade(None))
-        await self._response_of("the TLS handshake", is_ok, self.options.connect_timeout_ms)
+        # Without a codec: the transport decrypts, so that `data_received` gets clear bytes.
+        self._handle_all(self._protocol.upgrade(None))
+        await self._wait_for("the TLS handshake", is_ok, self.options.connect_timeout_ms)
 
-    async def compress(self, layer: Filter) -> None:
-        """Read and write through *layer* from here on, and wait for the broker's OK in it."""
-        is_ok = self._replies.next(self._loop)
-        self._take_all(self._protocol.upgrade(layer))
-        await self._response_of("compression", is_ok, self.options.connect_timeout_ms)
+    async def compress(self, layer: Codec) -> None:
+        """Start compression with *layer*, and wait for nsqd's compressed OK."""
+        # Before the upgrade: nsqd's OK may be among the bytes that were received already.
+        is_ok = self._next_reply()
+        self._handle_all(self._protocol.upgrade(layer))
+        await self._wait_for("compression", is_ok, self.options.connect_timeout_ms)
 
     async def subscribe(self, topic: str, channel: str) -> None:
-        """Join *channel* of *topic*; raises as `request` does, for an answer other than OK too."""
+        """
+        Send SUB for *channel* of *topic*, and wait for nsqd's OK.
+
+        Raises:
+            BrokerRefused: The answer is an error frame.
+            BrokerUnreachable: The connection ended first, or there was no OK in time.
+        """
         command = Subscribe(topic, channel)
+        if self.is_open and self._send_time is None:
+            # Before SUB: messages may arrive in the same read as its OK.
+            self._send_time = SendTime(self._loop.time())
+            answer = self.answer
+            # -1 turns the buffer's timeout off, and counts as 0 here.
+            lag_ms = min(max(0, answer.output_buffer_timeout), answer.msg_timeout // 2)
+            self._buffered_s = lag_ms / 1000
+            self._read_clock.acquire()
         reply = await self.request(command, timeout_ms=self.options.connect_timeout_ms)
         if reply != OK:
             raise self._fail(f"answered {reply.data[:64]!r} to SUB, which is not OK")
 
     def ready(self, count: int) -> None:
-        """Let at most *count* messages be in flight here."""
+        """Write RDY *count*: nsqd may have that many messages in flight on this connection."""
+        # The maximum: messages sent under an earlier, higher RDY may still be unread.
+        self._max_ready = max(self._max_ready, count)
         self.send(Ready(count))
-        self.account.ready(count)
+        self.metrics.ready(count)
 
     def finish(self, ids: Sequence[bytes]) -> None:
-        """Write FIN for *ids*, which are not empty."""
+        """Write a FIN for each of *ids*, which must not be empty."""
         if self.is_open and self._transport is not None:
-            self._transport.write(self._protocol.send_finishes(ids))
+            self._write(self._protocol.send_finishes(ids))
 
     def requeue(self, ids: Sequence[bytes], *, delay_ms: int) -> None:
-        """Write REQ for *ids*."""
+        """Write a REQ for each of *ids*."""
         self.send(*[Requeue(message_id, delay_ms) for message_id in ids])
 
     def touch(self, ids: Sequence[bytes]) -> None:
-        """Write TOUCH for *ids*."""
+        """Write a TOUCH for each of *ids*."""
         self.send(*map(Touch, ids))
 
     def pause_reading(self) -> None:
-        """Leave what comes in the socket, so that the broker feels it; NOPs keep it alive."""
-        if self.sign_due is None and self._transport is not None and self.is_open:
+        """
+        Stop reading, so that TCP flow control slows nsqd down; do nothing if already paused.
+
+        The heartbeat monitor writes NOPs meanwhile, so that nsqd keeps the connection open.
+        """
+        if self.nop_due is None and self._transport is not None and self.is_open:
             self._transport.pause_reading()
-            self.sign_due = self._loop.time()
-            pulse_of(self._loop).watch(self)
+            if self._send_time is not None:
+                self._send_time.pause(self._read_clock.polled_at)
+            # Due at once: the time of the last write is not known here.
+            self.nop_due = self._loop.time()
+            get_heartbeat_monitor(self._loop).watch(self)
 
     def resume_reading(self) -> None:
-        """Read again."""
-        if self.sign_due is not None and self._transport is not None and self.is_open:
+        """Resume reading after `pause_reading`; do nothing if it is not paused."""
+        if self.nop_due is not None and self._transport is not None and self.is_open:
             self._transport.resume_reading()
-            self.sign_due = None
+            self.nop_due = None
+            # Silence counts from now: what arrived during the pause was not read.
             self.last_read = self._loop.time()
-            pulse_of(self._loop).watch(self)
+            if self._send_time is not None:
+                self._send_time.resume(self.last_read, self._max_ready)
+            get_heartbeat_monitor(self._loop).watch(self)
 
-    # The end
+    # Closing
 
     async def close(self) -> None:
-        """Say CLS where subscribed, wait for CLOSE_WAIT and what comes behind it, and close."""
+        """Close; if subscribed, first send CLS, and wait for CLOSE_WAIT and late messages."""
         try:
             if self.is_open and self._protocol.state is State.SUBSCRIBED:
+                # Without reading, CLOSE_WAIT would never be seen.
                 self.resume_reading()
                 with contextlib.suppress(BrokerRefused, BrokerUnreachable):
                     await self.request(StartClose(), timeout_ms=self.options.close_timeout_ms)
-                    if self.account.was_ready:
-                        await self._wait_for_end(_STRAGGLERS_S)
+                    # Without a RDY, nsqd has sent no message, so that none can be late.
+                    if self.metrics.was_ready:
+                        await self._wait_for_end(_LATE_MESSAGES_S)
             self.is_open = False
-            self._error = self._error or end_of(self.address, None)
+            self._error = self._error or closed_error(self.address, None)
             if self._transport is not None:
                 self._transport.close()
                 await self._wait_for_end(self.options.close_timeout_ms / 1000)
         finally:
+            # For cancellation, and for a peer that has not read the last bytes in time.
             self.abort()
 
     async def _wait_for_end(self, timeout_s: float) -> None:
-        """Wait until the transport has ended, or *timeout_s* have passed."""
+        """Wait until the connection has ended, for *timeout_s* at most."""
         if self._transport is not None:
             self._end = self._end or self._loop.create_future()
             await asyncio.wait({self._end}, timeout=timeout_s)
 
     def abort(self, reason: str | None = None) -> None:
-        """Close at once for *reason*, None for none; what is written and not yet sent is lost."""
+        """Close at once, losing unsent bytes; *reason* is the fault, None: closed on purpose."""
         self.is_open = False
-        self._error = self._error or end_of(self.address, reason)
-        # Here too: asyncio does not tell the end of a transport whose TLS handshake failed.
-        pulse_of(self._loop).forget(self)
+        self._error = self._error or closed_error(self.address, reason)
+        # Not only in `connection_lost`: asyncio does not call it after a failed TLS handshake.
+        get_heartbeat_monitor(self._loop).forget(self)
+        self._release_read_clock()
         if self._transport is not None:
             self._transport.abort()
+
+    def _release_read_clock(self) -> None:
+        """Stop tracking send times, which need the read clock; idempotent."""
+        if self._send_time is not None:
+            self._send_time = None
+            self._read_clock.release()

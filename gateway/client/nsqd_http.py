@@ -1,50 +1,60 @@
 """
-The HTTP of every known nsqd: one question to all of them, an answer or a reason from each.
+HTTP client for every known nsqd, with limits in time and bytes.
 
-Known are those that the settings name, and those that an nsqlookupd names: discovery asks for
-them anyway, for publishing. A question is bounded in time and in bytes, and so are all together.
+It returns an answer of each nsqd, or the reason why there is none. The known nsqds are those of
+the settings and those found by nsqlookupds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 
-from gateway.client.http_question import (
+from gateway.aio import run_in_steps
+from gateway.client.discovery import Discovery, TopicWatch, check_addresses
+from gateway.client.http import (
     HEADERS,
-    Allowance,
     AnswerTooBig,
+    ByteBudget,
     http_client,
     read_body,
-    what_happened,
+    unreachable_on_failure,
 )
-from gateway.client.lookup import Discovery, Watch
-from gateway.client.node_answers import NodeAnswer, Question, Reached, Unreachable, is_done
-from gateway.errors import Full, NoKnownNsqd
+from gateway.client.nsqd_answers import (
+    NodeAnswer,
+    NodeRequest,
+    NodeResponse,
+    NodeUnreachable,
+    is_ok,
+)
+from gateway.errors import BrokerUnreachable, LimitReached, NoNsqdHttpAddress
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NsqdHttpOptions:
-    """How long, how much and how many at a time."""
+    """Limits of HTTP requests to nsqds."""
 
     timeout_s: float = 5.0
-    """From a question to the last byte of a node's answer, with its wait for a connection."""
+    """Time limit per node, including the wait for a connection and the last byte of the answer."""
     max_answer_bytes: int = 32 * 1_048_576
-    """Of one node; /stats has about 1 KB for each connection."""
+    """Maximum size of one node's answer; /stats has about 1 KB for each connection."""
     max_answers_bytes: int = 64 * 1_048_576
-    """Of all nodes to one question."""
-    max_questions: int = 4
-    """At a time; so many times the bytes above may be held. More wait, for timeout_s."""
+    """Maximum total size of all nodes' answers to one request."""
+    max_requests: int = 4
+    """Maximum concurrent requests, each with those sizes. Others wait for timeout_s at most."""
     max_connections: int = 32
-    """To all nodes at a time."""
+    """Maximum connections to all nodes."""
 
 
 class NsqdHttp:
-    """Asks all known nsqds; `start` first, `stop` last."""
+    """HTTP client for all known nsqds. Call `start` first and `stop` last."""
 
     def __init__(
         self,
@@ -52,99 +62,144 @@ class NsqdHttp:
         discovery: Discovery,
         options: NsqdHttpOptions | None = None,
     ) -> None:
-        """Ask those at *nsqd_http_addresses* (host:port), and those that *discovery* finds."""
+        """
+        Use the nsqds at *nsqd_http_addresses* (host:port) and those that *discovery* finds.
+
+        Raises:
+            SettingsError: *nsqd_http_addresses* is a string and not a list.
+        """
+        check_addresses("nsqd_http_addresses", nsqd_http_addresses)
         self._fixed = frozenset(nsqd_http_addresses)
         self._discovery = discovery
         self._options = options or NsqdHttpOptions()
-        self._questions = asyncio.Semaphore(self._options.max_questions)
-        # A crowd waits here: the library looks at all who wait for each that goes.
+        self._requests = asyncio.Semaphore(self._options.max_requests)
+        # Requests wait here, not in httpx: it scans all waiting requests per freed connection.
         self._connections = asyncio.Semaphore(self._options.max_connections)
         self._http: httpx.AsyncClient | None = None
-        self._watch: Watch | None = None
+        self._watch: TopicWatch | None = None
 
     async def start(self) -> None:
-        """Get ready to ask."""
+        """Open the HTTP client, and start to watch for nsqds."""
         self._http = http_client(max_connections=self._options.max_connections)
         self._watch = self._discovery.watch_nodes(lambda _addresses: None)
 
     async def stop(self) -> None:
-        """Close what is open; questions under way end as not answered. Idempotent."""
+        """Close the connections; pending requests return `NodeUnreachable`. Idempotent."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
+        # Before the close: a request that begins meanwhile must find no client.
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()
 
     @property
     def nodes(self) -> list[str]:
-        """Where the known nsqds answer HTTP, host:port, in order."""
+        """HTTP host:port of the known nsqds, sorted."""
         found = frozenset[str]() if self._watch is None else self._watch.http_addresses
         return sorted(self._fixed | found)
 
-    async def ask(
-        self, *questions: Question, nodes: Sequence[str] | None = None
+    async def request(
+        self, *requests: NodeRequest, nodes: Sequence[str] | None = None
     ) -> list[NodeAnswer]:
         """
-        Ask every known nsqd, or *nodes*, one question after another; an answer each, in order.
+        Send *requests* in order to every known nsqd, or to *nodes*; return one answer per node.
 
-        The answer of a node is the one to the last question, or the first that is not 200.
+        A node that answers anything but 200 gets no further request; its last answer is returned.
 
         Raises:
-            NoKnownNsqd: There is nobody to ask.
-            Full: Too many ask, and those before did not end in time.
+            NoNsqdHttpAddress: No nsqd is known.
+            LimitReached: Too many requests, and none of them ended in time.
         """
+        known = self._known(nodes)
+        async with self._slot():
+            return await self._request_all(known, requests)
+
+    async def request_and_read(
+        self,
+        request: NodeRequest,
+        read: Callable[[Sequence[NodeAnswer]], Generator[None, None, T]],
+        *,
+        nodes: Sequence[str] | None = None,
+    ) -> T:
+        """
+        Send *request* as `request` does; return what the generator *read* makes of the answers.
+
+        Each of its steps, from yield to yield, runs in a turn of the event loop of its own. The
+        request counts against `max_requests` until *read* has finished, which limits the
+        answers in memory.
+
+        Raises:
+            NoNsqdHttpAddress: No nsqd is known.
+            LimitReached: Too many requests, and none of them ended in time.
+            Exception: What *read* raises.
+        """
+        known = self._known(nodes)
+        async with self._slot():
+            return await run_in_steps(read(await self._request_all(known, [request])))
+
+    def _known(self, nodes: Sequence[str] | None) -> Sequence[str]:
+        """Return *nodes*, or all known nsqds for None; raise NoNsqdHttpAddress if there is none."""
         nodes = self.nodes if nodes is None else nodes
         if not nodes:
-            raise NoKnownNsqd
-        async with self._turn():
-            allowance = Allowance(self._options.max_answers_bytes)
-            return await asyncio.gather(
-                *(self._ask_in_turn(node, questions, allowance) for node in nodes)
-            )
+            raise NoNsqdHttpAddress
+        return nodes
+
+    async def _request_all(
+        self, nodes: Sequence[str], requests: Sequence[NodeRequest]
+    ) -> list[NodeAnswer]:
+        # One for all nodes: their answers are in memory at the same time.
+        budget = ByteBudget(self._options.max_answers_bytes)
+        return await asyncio.gather(
+            *(self._request_in_order(node, requests, budget) for node in nodes)
+        )
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _slot(self) -> AsyncIterator[None]:
+        """Context manager: hold one of `max_requests`; raise LimitReached after `timeout_s`."""
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                await self._questions.acquire()
+                await self._requests.acquire()
         except TimeoutError:
-            limit = self._options.max_questions
-            raise Full(
-                f"at most {limit} questions to nsqd at a time are taken; try again later"
+            limit = self._options.max_requests
+            raise LimitReached(
+                f"{limit} requests to nsqd are pending, which is the limit; try again later"
             ) from None
         try:
             yield
         finally:
-            self._questions.release()
+            self._requests.release()
 
-    async def _ask_in_turn(
-        self, node: str, questions: Sequence[Question], allowance: Allowance
+    async def _request_in_order(
+        self, node: str, requests: Sequence[NodeRequest], budget: ByteBudget
     ) -> NodeAnswer:
-        answer: NodeAnswer = Unreachable(node=node, reason="was not asked")
-        for question in questions:
-            answer = await self._ask(node, question, allowance)
-            if not is_done(answer):
+        answer: NodeAnswer = NodeUnreachable(node=node, reason="no request was sent")
+        for request in requests:
+            answer = await self._request(node, request, budget)
+            # The next request builds on this one: a channel is created after its topic.
+            if not is_ok(answer):
                 break
         return answer
 
-    async def _ask(self, node: str, question: Question, allowance: Allowance) -> NodeAnswer:
+    async def _request(self, node: str, request: NodeRequest, budget: ByteBudget) -> NodeAnswer:
         timeout_s = self._options.timeout_s
         try:
+            # One limit, the wait for a connection included: the HTTP client itself has none.
             async with asyncio.timeout(timeout_s), self._connections:
-                return await self._request(node, question, allowance)
+                with unreachable_on_failure(node):
+                    return await self._send(node, request, budget)
         except TimeoutError:
-            return Unreachable(node=node, reason=f"no complete answer within {timeout_s:g} s")
+            return NodeUnreachable(node=node, reason=f"no complete answer within {timeout_s:g} s")
         except AnswerTooBig as error:
-            return Unreachable(node=node, reason=str(error))
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            return Unreachable(node=node, reason=what_happened(error))
+            return NodeUnreachable(node=node, reason=str(error))
+        except BrokerUnreachable as error:
+            return NodeUnreachable(node=node, reason=error.reason)
 
-    async def _request(self, node: str, question: Question, allowance: Allowance) -> NodeAnswer:
+    async def _send(self, node: str, request: NodeRequest, budget: ByteBudget) -> NodeAnswer:
         if self._http is None:
-            return Unreachable(node=node, reason="the gateway is stopping")
-        url = f"http://{node}{question.target}"
-        async with self._http.stream(question.method, url, headers=dict(HEADERS)) as answer:
-            body = await read_body(answer, allowance, Allowance(self._options.max_answer_bytes))
+            return NodeUnreachable(node=node, reason="the gateway is stopping")
+        url = f"http://{node}{request.target}"
+        async with self._http.stream(request.method, url, headers=dict(HEADERS)) as answer:
+            body = await read_body(answer, budget, ByteBudget(self._options.max_answer_bytes))
             date = answer.headers.get("date", "")
-            return Reached(node=node, status=answer.status_code, body=body, date=date)
+            return NodeResponse(node=node, status=answer.status_code, body=body, date=date)

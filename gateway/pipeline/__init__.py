@@ -1,4 +1,4 @@
-"""NSQ on Spark: the format `nsq`, and the jobs on top of it."""
+"""NSQ on Spark: the data source format `nsq`, and the jobs that use it."""
 
 FORMAT = "nsq"
-"""What stands in `format(…)`."""
+"""Name of the format, for `spark.readStream.format(…)`."""

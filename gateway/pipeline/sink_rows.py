@@ -1,8 +1,8 @@
 """
-PURE. Rows of Arrow as batches for nsqd, and the rows that no nsqd would take.
+PURE. Split Arrow rows into batches for nsqd, and sort out the rows that nsqd would refuse.
 
-nsqd refuses a whole MPUB for one message in it, and closes the connection: what it would not take
-is found before. Rows of one topic stay in order.
+nsqd refuses a whole MPUB for one bad message in it and closes the connection. Bad rows are
+therefore found before anything is sent. Rows of one topic stay in order.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.wire import is_valid_name
 
 COUNT_BYTES = 4
+"""Size of the message count in the body of an MPUB."""
 SIZE_BYTES = 4
+"""Size of each message's length in the body of an MPUB."""
 BODY = "body"
 _SHOWN_BODY_BYTES = 1_024
 _SHOWN_NAME_CHARS = 200
-"""A name that is none may be of any length."""
+"""Characters of a name in errors and dead letters: an invalid name may be of any length."""
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Which columns mean what, and where rows go."""
+class RowLayout:
+    """Which columns have the topic, delay and key of a row; the body is in the column `body`."""
 
     topic: str = ""
-    """The topic of all rows; empty: the one of its own that each row has."""
+    """Topic of all rows; empty if each row has its own, in *topic_column*."""
     topic_column: str | None = None
     defer_column: str | None = None
-    """Delays in ms; null is none."""
+    """Delays in ms; null means no delay."""
     key_column: str | None = None
 
 
 class RowLimits(NamedTuple):
-    """What one message and one command may be."""
+    """Limits of nsqd for one message and one command, and of the settings for one batch."""
 
     max_msg_size_bytes: int
     max_body_size_bytes: int
@@ -54,19 +56,19 @@ class RowLimits(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of one topic, in order; each list is as long as *bodies*."""
+    """Rows of one topic, in order, as columns of the same length."""
 
     topic: str
     bodies: pa.Array
-    """Binary, no null."""
+    """Binary, without nulls."""
     numbers: Numbers
-    """Of each row in its task, from 0."""
+    """Index of each row in its task, from 0."""
     defers_ms: Numbers | None
-    """None: nothing is deferred."""
+    """Delay of each row; None if no row is deferred."""
     keys: pa.Array | None
 
-    def part(self, start: int, end: int) -> Rows:
-        """Return the rows from *start* to before *end*, of the same memory."""
+    def slice(self, start: int, end: int) -> Rows:
+        """Return the rows from *start* up to *end*, without copying."""
         return Rows(
             self.topic,
             self.bodies.slice(start, end - start),
@@ -75,46 +77,50 @@ class Rows(NamedTuple):
             None if self.keys is None else self.keys.slice(start, end - start),
         )
 
-    def chosen(self, chosen: NDArray[Any]) -> Rows:
-        """Return the rows with the indices *chosen*."""
-        indices = pa.array(chosen)
+    def take(self, rows: NDArray[Any]) -> Rows:
+        """Return the rows at the indices *rows*."""
+        indices = pa.array(rows)
         return Rows(
             self.topic,
             self.bodies.take(indices),
-            self.numbers[chosen],
-            None if self.defers_ms is None else self.defers_ms[chosen],
+            self.numbers[rows],
+            None if self.defers_ms is None else self.defers_ms[rows],
             None if self.keys is None else self.keys.take(indices),
         )
 
     @property
     def sizes_bytes(self) -> Numbers:
-        """How long each body is."""
+        """Size of each body in bytes."""
         return _numbers(pc.binary_length(self.bodies))
 
 
 class BadRow(NamedTuple):
-    """A row that nsqd would not take."""
+    """A row that nsqd would refuse."""
 
     number: int
-    """In its task, from 0."""
+    """Index in its task, from 0."""
     key: str | None
     topic: str
     reason: str
-    """A few words, of which there are few."""
+    """One of a few fixed phrases."""
     detail: str
-    """Value, limit and unit."""
+    """A sentence with the value, the limit and units."""
     size_bytes: int
     start: bytes
-    """The first of its body."""
+    """First bytes of the body."""
 
 
-# From rows to those that can be published
+# Selecting rows that can be published
 
 
-def rows_of(
-    batch: pa.RecordBatch, layout: Layout, first_number: int
+def group_by_topic(
+    batch: pa.RecordBatch, layout: RowLayout, first_number: int
 ) -> tuple[list[Rows], list[BadRow]]:
-    """Return the rows of *batch* by topic, and those that have no body or no topic."""
+    """
+    Return the rows of *batch* grouped by topic, and those without a body or a valid topic.
+
+    *first_number* is the index of the first row among all rows of the task.
+    """
     bodies = batch.column(BODY).cast(pa.binary())
     every = Rows(
         layout.topic,
@@ -127,51 +133,54 @@ def rows_of(
     topics = None if layout.topic_column is None else batch.column(layout.topic_column)
     if bodies.null_count:
         is_null = bodies.is_null().to_numpy(zero_copy_only=False)
+        # Before these rows are taken out of *every*, because *index* counts them.
         for index in np.flatnonzero(is_null).tolist():
             topic = layout.topic if topics is None else topics[index].as_py() or ""
             bad.append(_bad(every._replace(topic=topic), index, "null body", "the body is null"))
         kept = np.flatnonzero(~is_null)
-        every = every.chosen(kept)
+        every = every.take(kept)
         topics = None if topics is None else topics.take(pa.array(kept))
     if topics is None:
         return [every], bad
-    named: list[Rows] = []
+    by_topic: list[Rows] = []
     for rows in _by_topic(every, topics):
         if is_valid_name(rows.topic.encode("utf-8", "surrogatepass")):
-            named.append(rows)
+            by_topic.append(rows)
         else:
             bad += [_bad(rows, index, "bad topic", _NO_NAME) for index in range(len(rows.bodies))]
-    return named, bad
+    return by_topic, bad
 
 
-_NO_NAME = "the name of a topic is 1 to 64 of a-z A-Z 0-9 . _ -, then #ephemeral or nothing"
+_NO_NAME = "a topic name is 1 to 64 of a-z A-Z 0-9 . _ -, optionally followed by #ephemeral"
 
 
 def _by_topic(rows: Rows, topics: pa.Array) -> Iterator[Rows]:
-    """Yield *rows* by the topic of each, in order."""
+    """Yield the *rows* of each topic, in order; *topics* has the topic of each row."""
+    # A row without a topic gets an empty one, which is invalid and makes it a bad row.
     coded = topics.fill_null("").dictionary_encode()
     names = coded.dictionary.to_pylist()
     if len(names) == 1:
         yield rows._replace(topic=names[0])
         return
     codes = coded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
+    order = np.argsort(codes, kind="stable")  # keeps the order of rows within a topic
     ends = np.cumsum(np.bincount(codes, minlength=len(names)))
     start = 0
     for name, end in zip(names, ends.tolist(), strict=True):
-        yield rows.chosen(order[start:end])._replace(topic=name)
+        yield rows.take(order[start:end])._replace(topic=name)
         start = end
 
 
-def _defers_ms(batch: pa.RecordBatch, layout: Layout) -> Numbers | None:
+def _defers_ms(batch: pa.RecordBatch, layout: RowLayout) -> Numbers | None:
     if layout.defer_column is None:
         return None
     defers_ms = _numbers(batch.column(layout.defer_column).cast(pa.int64()).fill_null(0))
+    # With delays of 0 only, the rows can go into an MPUB, which has no delay.
     return defers_ms if defers_ms.any() else None
 
 
-def sift(rows: Rows, limits: RowLimits) -> tuple[Rows, list[BadRow]]:
-    """Return *rows* without those that *limits* do not allow, and these."""
+def split_bad_rows(rows: Rows, limits: RowLimits) -> tuple[Rows, list[BadRow]]:
+    """Return the *rows* that are within *limits*, and the other ones."""
     sizes_bytes = rows.sizes_bytes
     longest = limits.max_msg_size_bytes
     is_good = (sizes_bytes > 0) & (sizes_bytes <= longest)
@@ -183,19 +192,19 @@ def sift(rows: Rows, limits: RowLimits) -> tuple[Rows, list[BadRow]]:
     for index in np.flatnonzero(~is_good).tolist():
         size_bytes = int(sizes_bytes[index])
         if not size_bytes:
-            reason, detail = "empty body", "the body is empty, and nsqd takes none that is"
+            reason, detail = "empty body", "the body is empty, which nsqd refuses"
         elif size_bytes > longest:
             reason = "body too big"
-            detail = f"the body has {size_bytes} bytes, nsqd takes {longest} bytes at most"
+            detail = f"the body has {size_bytes} bytes, nsqd accepts at most {longest} bytes"
         else:
             assert rows.defers_ms is not None  # noqa: S101 - else it is good
             reason = "bad defer"
             detail = (
-                f"it is to be deferred by {rows.defers_ms[index]} ms, nsqd takes 0 to "
+                f"the delay is {rows.defers_ms[index]} ms, nsqd accepts 0 to "
                 f"{limits.max_defer_ms} ms"
             )
         bad.append(_bad(rows, index, reason, detail))
-    return rows.chosen(np.flatnonzero(is_good)), bad
+    return rows.take(np.flatnonzero(is_good)), bad
 
 
 def _bad(rows: Rows, index: int, reason: str, detail: str) -> BadRow:
@@ -213,42 +222,46 @@ def _bad(rows: Rows, index: int, reason: str, detail: str) -> BadRow:
     )
 
 
-# From those to commands
+# From rows to commands
 
 
-def batches(rows: Rows, limits: RowLimits) -> Iterator[Rows]:
+def split_rows(rows: Rows, limits: RowLimits) -> Iterator[Rows]:
     """
-    Yield *rows*, which `sift` has let through, as parts for one command each.
+    Split *rows*, each of which is within *limits*, into parts for `SinkProducer.publish`.
 
-    Those that are deferred have a command each, which go together all the same.
+    A part is published by one PUB or MPUB, or by a DPUB for each row if its rows are deferred. The
+    parts with deferred rows come last.
     """
     if rows.defers_ms is None:
-        yield from _packed(rows, limits)
+        yield from _split(rows, limits)
         return
     is_deferred = rows.defers_ms > 0
     now, later = np.flatnonzero(~is_deferred), np.flatnonzero(is_deferred)
     if len(now):
-        yield from _packed(rows.chosen(now)._replace(defers_ms=None), limits)
+        yield from _split(rows.take(now)._replace(defers_ms=None), limits)
     if len(later):
-        yield from _packed(rows.chosen(later), limits)
+        yield from _split(rows.take(later), limits)
 
 
-def _packed(rows: Rows, limits: RowLimits) -> Iterator[Rows]:
+def _split(rows: Rows, limits: RowLimits) -> Iterator[Rows]:
+    """Yield parts of at most batch_rows and batch_bytes; a longer row is a part of its own."""
     most_bytes = min(limits.batch_bytes, limits.max_body_size_bytes) - COUNT_BYTES
     ends_bytes = np.cumsum(rows.sizes_bytes + SIZE_BYTES)
     count, start, start_bytes = len(rows.bodies), 0, 0
     while start < count:
+        # The rows up to here fit by their bytes; at least one row, at most batch_rows.
         end = int(np.searchsorted(ends_bytes, start_bytes + most_bytes, side="right"))
         end = min(max(end, start + 1), start + limits.batch_rows)
-        yield rows.part(start, end)
+        yield rows.slice(start, end)
         start, start_bytes = end, int(ends_bytes[end - 1])
 
 
 def fits(rows: Rows, limits: RowLimits) -> bool:
-    """Tell whether a part that `batches` has made is one under *limits*, too."""
+    """Return True if *rows*, a part made by `split_rows`, are still within *limits*."""
     sizes_bytes = rows.sizes_bytes
     if rows.defers_ms is not None and rows.defers_ms.max() > limits.max_defer_ms:
         return False
+    # Only an MPUB has a body of several messages; a PUB or DPUB is limited by its one message.
     is_alone = len(rows.bodies) == 1 or rows.defers_ms is not None
     total_bytes = int(sizes_bytes.sum()) + SIZE_BYTES * len(sizes_bytes) + COUNT_BYTES
     return int(sizes_bytes.max()) <= limits.max_msg_size_bytes and (
@@ -257,7 +270,7 @@ def fits(rows: Rows, limits: RowLimits) -> bool:
 
 
 def commands(rows: Rows) -> Sequence[Publish | MultiPublish | DeferredPublish]:
-    """Return what publishes a part that `batches` has made; each has an OK of its own."""
+    """Return the commands that publish *rows*, a part made by `split_rows`."""
     bodies = rows.bodies.to_pylist()
     if rows.defers_ms is not None:
         delays_ms = rows.defers_ms.tolist()
@@ -270,20 +283,20 @@ def commands(rows: Rows) -> Sequence[Publish | MultiPublish | DeferredPublish]:
     return [MultiPublish(rows.topic, bodies)]
 
 
-# The rows that cannot be published
+# Dead letters
 
 
-def name_of(row: BadRow, partition: int) -> str:
-    """Return the key of *row*, or where it stands."""
+def row_name(row: BadRow, partition: int) -> str:
+    """Return the key of *row*, or its partition and index if it has no key."""
     return row.key if row.key is not None else f"partition {partition}, row {row.number}"
 
 
 def dead_letters(bad: Sequence[BadRow], topic: str, partition: int) -> Rows:
-    """Return what tells *topic* of the rows in *bad*: a JSON object each."""
+    """Return a dead letter for each row in *bad*: a JSON object, to be published to *topic*."""
     letters = [
         json.dumps(
             {
-                "key": name_of(row, partition),
+                "key": row_name(row, partition),
                 "topic": row.topic,
                 "reason": row.reason,
                 "detail": row.detail,

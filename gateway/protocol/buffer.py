@@ -1,37 +1,40 @@
-"""Bytes that have arrived and cannot be used yet."""
+"""A receive buffer that copies each byte a bounded number of times."""
 
 from __future__ import annotations
 
 
 class ReceiveBuffer:
     """
-    Holds what came until what the reader waits for can be complete.
+    Hold received bytes until the parser has as many as it needs.
 
-    The reader says after each look how much it needs (`wait_for`), so however finely a stream is
-    cut, each byte is copied a bounded number of times: the whole is linear in the stream.
+    If a frame or command is incomplete, the parser calls `wait_for` with the number of bytes that
+    it needs. Until the buffer holds that many, `add` returns None and nothing is parsed again. So
+    parsing takes time linear in the length of the stream, however small the pieces of the stream.
     """
 
     __slots__ = ("_held", "_newline_is_enough", "_wanted_bytes", "is_idle")
 
     def __init__(self) -> None:
+        # None in place of an empty bytearray: most connections hold nothing most of the time.
         self._held: bytearray | None = None
-        """None: nothing; most connections hold nothing most of the time."""
         self._wanted_bytes = 1
         self._newline_is_enough = False
         self.is_idle = True
-        """Whether nothing is held and any byte is enough: `add` would return what it is given."""
+        """True while nothing is held and one byte is enough: `add` would return *data* as it is."""
 
     def __len__(self) -> int:
-        """Return how many bytes are held."""
+        """Return the number of bytes held."""
         return 0 if self._held is None else len(self._held)
 
     def add(self, data: bytes) -> bytes | None:
-        """Take *data* in; return all that is held, or None while it cannot be enough."""
+        """Append *data*; return all held bytes, or None if the parser needs more than these."""
         held_bytes = len(self) + len(data)
+        # Only *data* is searched for a newline: the bytes before it have none.
         if held_bytes < self._wanted_bytes and not (self._newline_is_enough and b"\n" in data):
             self.hold(data)
             return None
         if self._held is None:
+            # The usual case, one read with whole frames: return it without a copy.
             self._wanted_bytes = 1
             self.is_idle = True
             return data
@@ -39,14 +42,15 @@ class ReceiveBuffer:
         return self.take_all()
 
     def hold(self, data: bytes) -> None:
-        """Take *data* in for later, whatever is waited for."""
+        """Append *data*; unlike `add`, return nothing, even if the parser could continue."""
+        # A bytearray grows in place: many small pieces are copied once each, not again each time.
         if self._held is None:
             self._held = bytearray()
         self._held += data
         self.is_idle = False
 
     def take_all(self) -> bytes:
-        """Return all that is held and hold nothing."""
+        """Return everything held and empty the buffer."""
         held = b"" if self._held is None else bytes(self._held)
         self._held = None
         self._wanted_bytes = 1
@@ -55,9 +59,10 @@ class ReceiveBuffer:
 
     def wait_for(self, rest: bytes, *, wanted_bytes: int, newline_is_enough: bool = False) -> None:
         """
-        Put the unused *rest* back, and wait until *wanted_bytes* are there.
+        Put back the unparsed *rest* and wait until *wanted_bytes* are held.
 
-        With *newline_is_enough*, a newline in a later piece ends the wait as well.
+        With *newline_is_enough*, a newline in later bytes also ends the wait, because the length of
+        a command line is not announced; *wanted_bytes* is then the maximum length of the line.
         """
         if rest:
             self.hold(rest)

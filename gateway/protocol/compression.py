@@ -1,11 +1,12 @@
 """
-Snappy and deflate: what lies between V2 and the socket once IDENTIFY has agreed on one of them.
+Snappy and deflate: the codecs between V2 and the socket, once IDENTIFY has agreed on one.
 
-Both read in pieces of at most 1 MiB, each made when it is asked for, so that a few bytes which
-say very much cost one piece; and what they write is complete up to its last byte, as nsqd
-flushes behind each of its writes. The codecs and the checksum are python-snappy's and zlib's.
-Ours is where a chunk of snappy's framing format ends: the library takes streams that do not
-begin as they must, refuses long padding, and copies all it holds for each piece of a chunk.
+Both decode on demand, in pieces of at most 1 MiB, so that a decompression bomb occupies one piece.
+They flush every write, as nsqd does. Compression and checksums are python-snappy's and zlib's.
+
+`SnappyCodec` finds the ends of the chunks itself, because python-snappy's stream class has no such
+bounds: it decodes a whole input at once (256 KiB become 5.3 MiB), holds up to 16 MiB of a chunk
+that it then refuses, padding included, and accepts a stream without its identifier.
 
 Sources: framing_format.txt of snappy (chunks); RFC 1951 (deflate); nsqd/client_v2.go,
 UpgradeSnappy and UpgradeDeflate.
@@ -23,37 +24,37 @@ from gateway.errors import RemoteProtocolError
 from gateway.protocol.buffer import ReceiveBuffer
 
 MAX_PIECE_BYTES = 1_048_576
-"""The longest piece that a filter reads at once."""
+"""Maximum size of the decoded piece that a codec yields."""
 
 _STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _IDENTIFIER_BYTES = 6
 
-# A chunk's head is its type in one byte and the size of what follows in three, lowest first.
+# Chunk head: one byte type, three bytes size of the rest, little-endian.
 _CHUNK_HEAD = struct.Struct("<I")
 _HEAD_BYTES = _CHUNK_HEAD.size
 
 _CHECKSUM_BYTES = 4
 _MAX_CHUNK_DATA_BYTES = 65_536
-"""What the chunks of data can say, compressed or not."""
-_CHUNKS_A_PIECE = MAX_PIECE_BYTES // _MAX_CHUNK_DATA_BYTES
+"""Maximum uncompressed size of the data in one chunk (framing_format.txt, 4.2 and 4.3)."""
+_CHUNKS_PER_PIECE = MAX_PIECE_BYTES // _MAX_CHUNK_DATA_BYTES
 
 _COMPRESSED, _UNCOMPRESSED, _IDENTIFIER = 0x00, 0x01, 0xFF
 _FIRST_SKIPPABLE = 0x80
-"""From here on a type that nobody knows is skipped, padding (0xfe) too; below it is an error."""
+"""Unknown types from here on are skipped, as is padding (0xfe); unknown types below are errors."""
 
 _MAX_SIZE_BYTES = {
-    # The most that 65 536 bytes can become, by snappy's own bound: 32 + n + n / 6.
+    # snappy's MaxCompressedLength of 65,536 bytes: 32 + n + n / 6.
     _COMPRESSED: 76_490,
     _UNCOMPRESSED: _CHECKSUM_BYTES + _MAX_CHUNK_DATA_BYTES,
 }
-"""The chunks that carry data, and how long they can be; each begins with its checksum."""
+"""The types of data chunks and their largest size; each begins with a checksum."""
 
 _RAW_DEFLATE = -15
-"""No header around it, and the window of 32 KiB that every peer writes with at most."""
+"""zlib's wbits: no header, and the largest window (32 KiB)."""
 
 
-class SnappyFilter:
-    """The framing format of snappy, in both directions of one connection."""
+class SnappyCodec:
+    """Encode and decode the framing format of snappy for one connection."""
 
     __slots__ = ("_buffer", "_decoder", "_encoder", "_is_identified", "_skip_bytes")
 
@@ -66,114 +67,119 @@ class SnappyFilter:
         self._skip_bytes = 0
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* in whole chunks, the first of all behind the stream identifier."""
+        """Return *data* as whole chunks; those of the first call follow the stream identifier."""
         encoded: bytes = self._encoder.compress(data)
         return encoded
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Give what the chunks say that *data* completes, at most 16 of them in one piece.
+        Yield the decoded data of the chunks that *data* completes; one piece has up to 16 chunks.
 
         Raises:
-            RemoteProtocolError: A chunk is not as the format wants it, or its checksum is wrong;
-                what stood before it has been given.
+            RemoteProtocolError: A chunk is invalid or its checksum is wrong; the data before this
+                chunk has been yielded.
         """
-        held = self._buffer.add(self._behind_skipped(data))
+        held = self._buffer.add(self._drop_skipped(data))
         if held is None:
             return
         start, wanted_bytes = 0, _HEAD_BYTES
         while len(held) - start >= wanted_bytes:
-            end = _end_of_row(held, start) if self._is_identified else start
+            # Before the identifier, a data chunk is an error, which `_check_head` raises.
+            end = _end_of_data_chunks(held, start) if self._is_identified else start
             if end > start:
                 yield from self._decompress(held[start:end])
                 start = end
             else:
-                start, wanted_bytes = self._pass(held, start)
+                start, wanted_bytes = self._read_other_chunk(held, start)
         self._buffer.wait_for(held[start:], wanted_bytes=wanted_bytes)
 
-    def _decompress(self, row: bytes) -> Iterator[bytes]:
+    def _decompress(self, chunks: bytes) -> Iterator[bytes]:
         try:
-            piece: bytes = self._decoder.decompress(row)
-        except OSError as error:  # the library's way to say that a chunk is corrupt
-            # It holds what the chunks before that one said.
-            if right := self._decoder.flush():
-                yield right
-            raise _broken(str(error)) from error
+            piece: bytes = self._decoder.decompress(chunks)
+        except OSError as error:  # python-snappy's error for a corrupt chunk
+            # The decompressor still holds the data of the chunks before the corrupt one.
+            if valid := self._decoder.flush():
+                yield valid
+            raise _invalid_stream(str(error)) from error
         if piece:
             yield piece
 
-    def _pass(self, held: bytes, start: int) -> tuple[int, int]:
+    def _read_other_chunk(self, held: bytes, start: int) -> tuple[int, int]:
         """
-        Go past what is no whole chunk of data.
+        Skip a chunk without data, or check the head of an incomplete chunk.
 
-        Returns where the next chunk starts, and how many bytes of it are needed.
+        Return where the next chunk starts, and how many of its bytes must arrive to go on.
         """
         kind, size = _head(held, start)
+        # Before waiting for the chunk, so that no chunk of an invalid size is buffered.
         self._check_head(kind, size)
-        behind = start + _HEAD_BYTES + size
-        if behind <= len(held):
-            if kind == _IDENTIFIER and held[start:behind] != _STREAM_IDENTIFIER:
-                raise _broken("its identifier is not snappy's")
+        end = start + _HEAD_BYTES + size
+        if end <= len(held):
+            if kind == _IDENTIFIER and held[start:end] != _STREAM_IDENTIFIER:
+                raise _invalid_stream("its identifier is not snappy's")
+            # Before this is set, `_check_head` lets only an identifier pass.
             self._is_identified = True
-            return behind, _HEAD_BYTES
+            return end, _HEAD_BYTES
         if kind == _IDENTIFIER or kind in _MAX_SIZE_BYTES:
             return start, _HEAD_BYTES + size
-        self._skip_bytes = behind - len(held)
+        # A skippable chunk may have 16 MiB: drop its bytes as they arrive.
+        self._skip_bytes = end - len(held)
         return len(held), _HEAD_BYTES
 
     def _check_head(self, kind: int, size: int) -> None:
         if kind == _IDENTIFIER:
-            least, most = _IDENTIFIER_BYTES, _IDENTIFIER_BYTES
+            min_bytes, max_bytes = _IDENTIFIER_BYTES, _IDENTIFIER_BYTES
         elif not self._is_identified:
-            raise _broken("it does not begin with a stream identifier")
+            raise _invalid_stream("it does not begin with a stream identifier")
         elif kind >= _FIRST_SKIPPABLE:
             return
         elif kind in _MAX_SIZE_BYTES:
-            least, most = _CHECKSUM_BYTES, _MAX_SIZE_BYTES[kind]
+            min_bytes, max_bytes = _CHECKSUM_BYTES, _MAX_SIZE_BYTES[kind]
         else:
-            raise _broken(f"chunk type 0x{kind:02x} is reserved and must not be skipped")
-        if not least <= size <= most:
-            raise _broken(
-                f"chunk of type 0x{kind:02x} and {size} bytes, allowed: {least} to {most} bytes"
+            raise _invalid_stream(f"chunk type 0x{kind:02x} is reserved and must not be skipped")
+        if not min_bytes <= size <= max_bytes:
+            raise _invalid_stream(
+                f"chunk of type 0x{kind:02x} and {size} bytes, "
+                f"allowed: {min_bytes} to {max_bytes} bytes"
             )
 
-    def _behind_skipped(self, data: bytes) -> bytes:
-        """Drop what still belongs to a chunk that is skipped; 16 MiB of padding are never held."""
+    def _drop_skipped(self, data: bytes) -> bytes:
+        """Return *data* without the bytes of a chunk that is being skipped; none is ever held."""
         skipped_bytes = min(self._skip_bytes, len(data))
         self._skip_bytes -= skipped_bytes
         return data[skipped_bytes:]
 
 
 def _head(held: bytes, start: int) -> tuple[int, int]:
-    """Return type and size of the chunk that begins at *start*."""
+    """Return the type of the chunk at *start*, and its size without the head."""
     head: int = _CHUNK_HEAD.unpack_from(held, start)[0]
     return head & 0xFF, head >> 8
 
 
-def _end_of_row(held: bytes, start: int) -> int:
-    """Return where the whole chunks of data end that begin at *start*; 16 are one piece."""
-    end = len(held)
-    for _ in range(_CHUNKS_A_PIECE):
-        if end - start < _HEAD_BYTES:
+def _end_of_data_chunks(held: bytes, start: int) -> int:
+    """Return the end of the complete data chunks that begin at *start*, at most one piece."""
+    for _ in range(_CHUNKS_PER_PIECE):
+        if len(held) - start < _HEAD_BYTES:
             break
         kind, size = _head(held, start)
-        behind = start + _HEAD_BYTES + size
-        if behind > end or not _CHECKSUM_BYTES <= size <= _MAX_SIZE_BYTES.get(kind, 0):
-            break
-        start = behind
+        chunk_end = start + _HEAD_BYTES + size
+        if chunk_end > len(held) or not _CHECKSUM_BYTES <= size <= _MAX_SIZE_BYTES.get(kind, 0):
+            break  # incomplete, or no valid data chunk: `_read_other_chunk` checks it
+        start = chunk_end
     return start
 
 
-def _broken(what: str) -> RemoteProtocolError:
-    return RemoteProtocolError("E_INVALID", f"the snappy stream is broken: {what}")
+def _invalid_stream(reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError("E_INVALID", f"the snappy stream is invalid: {reason}")
 
 
-class DeflateFilter:
+class DeflateCodec:
     """
-    Raw deflate, in both directions of one connection.
+    Encode and decode raw deflate for one connection.
 
-    *level* is that of what we write, from 1 (fast) to 9 (small); one outside is brought inside,
-    since the peer can read any. A broken stream takes along what the same piece said before.
+    *level* is the compression level for `encode`, limited to 1 (fast) to 9 (small). In an invalid
+    stream, the valid data in front of the error is lost if it belongs to the same piece; with
+    snappy it is not.
     """
 
     __slots__ = ("_compressor", "_decompressor")
@@ -183,26 +189,29 @@ class DeflateFilter:
         self._decompressor = zlib.decompressobj(wbits=_RAW_DEFLATE)
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* with a sync flush behind it."""
+        """Return *data* compressed, followed by a sync flush."""
+        # Without the flush, zlib would hold back the end of the data.
         return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Give what *data* says, in pieces of 1 MiB and one that is shorter.
+        Yield *data* decompressed, in pieces of 1 MiB and a shorter last one.
 
         Raises:
-            RemoteProtocolError: *data* is no deflate, or comes behind the stream's end.
+            RemoteProtocolError: *data* is not deflate, or comes after the end of the stream.
         """
+        # After a full piece, zlib may hold more output although it has consumed all input.
         inflater, is_full = self._decompressor, True
         while data or is_full:
             try:
                 piece = inflater.decompress(data, MAX_PIECE_BYTES)
             except zlib.error as error:
-                raise RemoteProtocolError(
-                    "E_INVALID", f"the deflate stream is broken: {error}"
-                ) from error
+                msg = f"the deflate stream is invalid: {error}"
+                raise RemoteProtocolError("E_INVALID", msg) from error
             if piece:
                 yield piece
             if inflater.unused_data:
-                raise RemoteProtocolError("E_INVALID", "the deflate stream has ended before")
+                raise RemoteProtocolError(
+                    "E_INVALID", "the deflate stream is invalid: data after its end"
+                )
             data, is_full = inflater.unconsumed_tail, len(piece) == MAX_PIECE_BYTES

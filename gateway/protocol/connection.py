@@ -1,12 +1,12 @@
 """
 One V2 connection without its socket, in either role.
 
-The client's side sends commands and receives frames; the broker's side is its mirror. Bytes go in
-by `receive_data`, which gives what happened as a list, in order; `send` gives the bytes of what
-our side says. Both know the state of the connection, so neither says what V2 forbids.
+The client's side sends commands and receives frames; the broker's side does the reverse.
+`receive_data` takes bytes and returns a list of events in order; `send` returns the bytes to write.
+Both follow the state machine in `states`, so neither side sends what V2 forbids.
 
-A list holds all that one read of the socket brought: messages that came in a row stand in one
-`MessagesArrived`. A peer's mistake is the list's last event, behind what was right.
+In the list of events, consecutive messages are one `MessagesReceived`. If the peer violates V2,
+`ProtocolViolation` is the last event, after all valid ones, and the connection reads nothing more.
 """
 
 from __future__ import annotations
@@ -19,19 +19,27 @@ import msgspec
 
 from gateway.errors import LocalProtocolError, RemoteProtocolError
 from gateway.protocol.buffer import ReceiveBuffer
-from gateway.protocol.command_reader import CommandReader, Incomplete
-from gateway.protocol.commands import Command, Finish, Identify, encode_finishes
+from gateway.protocol.command_parser import CommandParser, Incomplete, ReadPaused
+from gateway.protocol.commands import (
+    STEP_MESSAGES,
+    Command,
+    Finish,
+    Identify,
+    MultiPublish,
+    PackedBodies,
+    encode_finishes,
+)
 from gateway.protocol.frames import (
     ErrorFrame,
     Message,
+    RawMessages,
     Response,
+    check_frame_head,
     encode_messages,
-    fault_of_head,
     parse_error,
     read_messages,
 )
-from gateway.protocol.identify import Answer, parse_answer
-from gateway.protocol.raw_messages import RawMessages, find_messages
+from gateway.protocol.identify import IdentifyResponse, parse_identify_response
 from gateway.protocol.states import State, advance
 from gateway.protocol.wire import (
     FRAME_ERROR,
@@ -43,66 +51,65 @@ from gateway.protocol.wire import (
 
 
 class Role(enum.Enum):
-    """Which side of the connection is ours."""
+    """The role of this process in a connection; the peer has the other one."""
 
     CLIENT = "client"
     BROKER = "broker"
 
 
-class Filter(Protocol):
-    """What lies between V2 and the socket after an upgrade: compression."""
+class Codec(Protocol):
+    """A compression layer between V2 and the socket; `compression` implements two."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Give what *data* from the socket says, in pieces of at most 1 MiB; none while incomplete.
+        Decode *data* from the socket, and yield the result in pieces of at most 1 MiB.
 
-        A piece is made when it is asked for, so that whoever stops asking stops the decoding:
-        a few bytes may say a thousand times as many. The next *data* comes when all pieces have
-        been taken.
+        Each piece is decoded on demand, so a decompression bomb occupies only one piece. The caller
+        must exhaust the iterator before the next call. Incomplete input yields nothing.
 
         Raises:
-            RemoteProtocolError: The peer does not speak this layer; nothing comes behind it.
+            RemoteProtocolError: *data* is not in this format; decode nothing after it.
         """
 
     def encode(self, data: bytes) -> bytes:
-        """Return *data* as it goes to the socket, complete up to its last byte."""
+        """Return *data* encoded and flushed, so that the peer can decode its last byte."""
 
 
-class MessagesArrived(msgspec.Struct, frozen=True):
-    """Messages that came in a row, at least one, in order."""
+class MessagesReceived(msgspec.Struct, frozen=True):
+    """One or more consecutive messages, in order."""
 
     messages: list[Message]
 
 
-class HeartbeatArrived(msgspec.Struct, frozen=True):
-    """The broker asks for a sign of life; NOP is the answer."""
+class HeartbeatReceived(msgspec.Struct, frozen=True):
+    """The broker sent a heartbeat; the client must send NOP in answer."""
 
 
 class Identified(msgspec.Struct, frozen=True):
-    """The broker answered IDENTIFY; where the answer upgrades, reading has paused."""
+    """The broker answered IDENTIFY; if *response* upgrades, reading is paused until `upgrade`."""
 
-    answer: Answer
+    response: IdentifyResponse
 
 
-class PeerViolated(msgspec.Struct, frozen=True):
-    """The peer broke V2; nothing behind this is read any more."""
+class ProtocolViolation(msgspec.Struct, frozen=True):
+    """The peer violated V2; nothing after this is read."""
 
     error: RemoteProtocolError
 
 
 Event: TypeAlias = (
-    MessagesArrived
+    MessagesReceived
     | RawMessages
-    | HeartbeatArrived
+    | HeartbeatReceived
     | Identified
     | Response
     | ErrorFrame
     | Command
-    | PeerViolated
+    | ProtocolViolation
 )
 
 _INIT = State.INIT
-"""Looked up once: a member of an enum costs more than all else that is done for a lone FIN."""
+"""Looked up once: access to an enum member costs more than encoding a lone FIN."""
 
 _FRAMES = (Response, ErrorFrame)
 
@@ -111,22 +118,22 @@ _NO_PIECES: Iterator[bytes] = iter(())
 
 class V2Connection:
     """
-    Bytes in, events out; commands or frames in, bytes out.
+    One V2 connection: it turns received bytes into events, and commands or frames into bytes.
 
-    Where it *is_raw*, messages come as `RawMessages` in place of `MessagesArrived`.
+    With *is_raw*, messages are returned as `RawMessages` in place of `MessagesReceived`.
     """
 
     __slots__ = (
         "_buffer",
-        "_expects_answer",
+        "_codec",
+        "_error_at_eof",
         "_expects_magic",
-        "_filter",
+        "_expects_response",
         "_is_open",
         "_is_paused",
         "_is_raw",
+        "_parser",
         "_pieces",
-        "_reader",
-        "_refusal_at_eof",
         "_undecoded",
         "_unread",
         "_unread_offset",
@@ -140,98 +147,135 @@ class V2Connection:
         self._is_raw = is_raw
         self.state = State.INIT
         self._buffer = ReceiveBuffer()
-        self._filter: Filter | None = None
+        self._codec: Codec | None = None
         self._pieces = _NO_PIECES
-        self._undecoded: ReceiveBuffer | None = None
-        """What came during a pause behind the filter."""
+        self._undecoded: ReceiveBuffer | None = None  # received while paused, with a codec
         self._is_open = True
         self._is_paused = False
         self._unread = b""
         self._unread_offset = 0
-        self._reader = CommandReader(limits or Limits()) if role is Role.BROKER else None
+        self._parser = CommandParser(limits or Limits()) if role is Role.BROKER else None
         self._expects_magic = role is Role.BROKER
-        self._expects_answer = False
+        self._expects_response = False
         self._upgrades_due = 0
-        self._refusal_at_eof: RemoteProtocolError | None = None
+        self._error_at_eof: RemoteProtocolError | None = None
         if self._expects_magic:
+            # Fewer bytes could still become the magic, so they must not be refused yet.
             self._buffer.wait_for(b"", wanted_bytes=len(MAGIC))
 
-    # In
+    # Receiving
+
+    @property
+    def is_between_frames(self) -> bool:
+        """True if the received bytes end with a complete frame or command."""
+        return self._buffer.is_idle
+
+    @property
+    def is_paused(self) -> bool:
+        """
+        True while received bytes are kept unparsed.
+
+        After IDENTIFY, this ends with `upgrade`; within or after an MPUB, with `resume`.
+        """
+        return self._is_paused
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take in what the socket read and return what it says; empty while incomplete."""
+        """
+        Process bytes from the socket and return the events that they complete.
+
+        The broker's side pauses reading after about `STEP_MESSAGES` messages of MPUB in one call,
+        and after every MPUB with more than that.
+        """
         if not self._is_open:
             return []
-        if self._filter is not None:
+        if self._parser is not None:
+            self._parser.messages_left = STEP_MESSAGES
+        if self._codec is not None:
             if self._is_paused:
+                # The codec may not have finished the previous read: keep this one encoded.
                 self._undecoded = self._undecoded or ReceiveBuffer()
                 self._undecoded.hold(data)
                 return []
-            self._pieces = self._filter.decode(data)
+            self._pieces = self._codec.decode(data)
             return self._read_pieces()
         if self._is_paused:
             self._buffer.hold(data)
             return []
+        # `is_idle` saves a call: most reads find the buffer empty.
         held = data if self._buffer.is_idle else self._buffer.add(data)
         if held is None:
             return []
-        return self._frames(held, 0) if self._reader is None else self._commands(held, 0)
+        return self._read_frames(held, 0) if self._parser is None else self._read_commands(held, 0)
 
     def receive_eof(self) -> list[Event]:
         """
-        Learn that nothing more comes: the socket's end, or its deadline.
+        Process the end of the stream.
 
-        A command that lacks a part of its body is a violation then, in the words of nsqd's
-        answer; half a line, and half a frame, is none.
+        If the stream ends within the body of a command, return a violation with the text of nsqd's
+        error. If it ends within a line or a frame, return nothing.
         """
         if not self._is_open:
             return []
         self._is_open = False
-        return [PeerViolated(self._refusal_at_eof)] if self._refusal_at_eof is not None else []
+        return [ProtocolViolation(self._error_at_eof)] if self._error_at_eof is not None else []
 
     def take_unread(self) -> bytes:
-        """Return the bytes that came behind the pause; a TLS layer reads them first."""
+        """Remove and return the bytes since the pause; a new TLS layer reads these first."""
         unread = self._unread[self._unread_offset :] + self._buffer.take_all()
         self._unread, self._unread_offset = b"", 0
         return unread
 
-    def upgrade(self, layer: Filter | None) -> list[Event]:
+    def upgrade(self, codec: Codec | None) -> list[Event]:
         """
-        End the pause behind IDENTIFY; from the next byte on read and send through *layer*.
+        End the pause after IDENTIFY, and pass all further bytes through *codec*.
 
-        The broker's side pauses behind every IDENTIFY, since only its handler knows what it
-        will answer; the client's side behind an answer that upgrades, and where that names TLS
-        and compression, once more behind the OK that TLS is answered with. Returns what the
-        bytes that had come behind the pause say. With None the connection goes on as it is (TLS
-        lies below it and needs no filter).
+        The broker's side pauses after every IDENTIFY, because only its handler knows the response.
+        The client's side pauses after a response that upgrades. If that enables TLS and
+        compression, it pauses again after the OK that confirms TLS. With None for *codec*, bytes
+        are read as before (TLS is a layer below this class). Return the events of the bytes
+        received since the pause.
 
         Raises:
-            LocalProtocolError: There is no pause, or a layer lies there already.
+            LocalProtocolError: Reading is not paused, or there is a codec already.
         """
-        if not self._is_paused or (layer is not None and self._filter is not None):
-            msg = "an upgrade needs the pause behind IDENTIFY, and there is one layer at most"
+        if not self._is_paused or (codec is not None and self._codec is not None):
+            msg = "upgrade() needs a connection that is paused after IDENTIFY and has no codec yet"
             raise LocalProtocolError(msg)
         if not self._is_open:
-            return []
+            return []  # the stream ended during the pause
         self._is_paused = False
+        # Not below 0, because `resume` ends its pause here, too.
         self._upgrades_due = max(0, self._upgrades_due - 1)
-        if layer is None and not len(self._buffer):
-            # Read on in place: a client may put thousands of IDENTIFY into one read, and to
-            # copy what is behind each would take the square of their number.
+        if codec is None and not len(self._buffer):
+            # Continue in place: one read may hold thousands of IDENTIFY, and copying the rest
+            # after each one would take quadratic time.
             unread, offset = self._unread, self._unread_offset
             self._unread, self._unread_offset = b"", 0
             return self._read(unread, offset) + self._read_pieces()
         unread = self.take_unread()
-        if layer is None:
+        if codec is None:
             return self._read(unread, 0)
-        self._filter = layer
+        # The peer may have sent encoded bytes right after its last plain byte.
+        self._codec = codec
         return self.receive_data(unread)
 
+    def resume(self) -> list[Event]:
+        """
+        Resume reading after a pause within or after an MPUB (broker); return the next events.
+
+        Raises:
+            LocalProtocolError: Reading is not paused.
+        """
+        if self._parser is not None:
+            self._parser.messages_left = STEP_MESSAGES
+        return self.upgrade(None)
+
     def _read_pieces(self) -> list[Event]:
-        """Take pieces from the filter until there is none, or a pause, or a violation."""
+        """Decode and parse until the input ends, reading is paused, or the peer violates V2."""
         events: list[Event] = []
         try:
-            while self._filter is not None and self._is_open and not self._is_paused:
+            while self._codec is not None and self._is_open and not self._is_paused:
+                # On demand: a pause leaves the rest encoded, so that a bomb takes no memory.
                 piece = next(self._pieces, None)
                 if piece is not None:
                     held = self._buffer.add(piece)
@@ -239,116 +283,138 @@ class V2Connection:
                         events += self._read(held, 0)
                 elif self._undecoded is not None:
                     undecoded, self._undecoded = self._undecoded, None
-                    self._pieces = self._filter.decode(undecoded.take_all())
+                    self._pieces = self._codec.decode(undecoded.take_all())
                 else:
                     break
         except RemoteProtocolError as error:
-            events.append(self._violated(error))
+            # The codec yields the valid data before it raises, so its events precede this one.
+            events.append(self._close_on(error))
         return events
 
     def _read(self, data: bytes, offset: int) -> list[Event]:
-        if self._reader is None:
-            return self._frames(data, offset)
-        return self._commands(data, offset)
+        if self._parser is None:
+            return self._read_frames(data, offset)
+        return self._read_commands(data, offset)
 
-    def _violated(self, error: RemoteProtocolError) -> PeerViolated:
+    def _close_on(self, error: RemoteProtocolError) -> ProtocolViolation:
+        # Nothing more is read: it is unknown where the next frame or command would start.
         self._is_open = False
-        return PeerViolated(error)
+        return ProtocolViolation(error)
 
-    def _frames(self, data: bytes, offset: int) -> list[Event]:
+    def _read_frames(self, data: bytes, offset: int) -> list[Event]:
         events: list[Event] = []
         end = len(data)
         while True:
-            # The way of nearly all bytes: whole messages, and nothing behind them.
-            offset = self._messages(data, offset, events)
+            # The common case first: nothing but whole messages.
+            offset = self._read_messages(data, offset, events)
             if offset == end:
                 return events
             if end - offset < FRAME_HEAD.size:
                 self._buffer.wait_for(data[offset:], wanted_bytes=FRAME_HEAD.size)
                 return events
             size, kind = FRAME_HEAD.unpack_from(data, offset)
-            violation = fault_of_head(size, kind)
-            if violation is not None:
-                events.append(self._violated(violation))
+            # Before waiting for the data: with a wrong size, that could be gigabytes.
+            try:
+                check_frame_head(size, kind)
+            except RemoteProtocolError as error:
+                events.append(self._close_on(error))
                 return events
-            behind = offset + 4 + size
-            if behind > end:
+            frame_end = offset + 4 + size
+            if frame_end > end:
                 self._buffer.wait_for(data[offset:], wanted_bytes=4 + size)
                 return events
-            events.append(self._frame(kind, data[offset + 8 : behind]))
-            offset = behind
+            events.append(self._parse_frame(kind, data[offset + 8 : frame_end]))
+            offset = frame_end
             if self._is_paused or not self._is_open:
+                # After an upgrade, the rest belongs to the next layer.
                 if offset < end:
                     self._unread, self._unread_offset = data, offset
                 return events
 
-    def _messages(self, data: bytes, offset: int, events: list[Event]) -> int:
-        """Add what *data* holds of messages from *offset* on; return where they end."""
+    def _read_messages(self, data: bytes, offset: int, events: list[Event]) -> int:
+        """Append the consecutive messages at *offset* to *events*, as one; return their end."""
         if self._is_raw:
             ids: list[bytes] = []
-            end = find_messages(data, offset, ids)
+            end = read_messages(data, offset, ids, ids_only=True)
             if ids:
                 events.append(RawMessages(data[offset:end], ids))
             return end
-        row: list[Message] = []
-        end = read_messages(data, offset, row)
-        if row:
-            events.append(MessagesArrived(row))
+        messages: list[Message] = []
+        end = read_messages(data, offset, messages)
+        if messages:
+            events.append(MessagesReceived(messages))
         return end
 
-    def _frame(self, kind: int, data: bytes) -> Event:
+    def _parse_frame(self, kind: int, data: bytes) -> Event:
         """Return the event of a frame that is not a message."""
         if kind == FRAME_ERROR:
             return parse_error(data)
+        # Before the response to IDENTIFY, since a heartbeat may precede it.
         if data == HEARTBEAT:
-            return HeartbeatArrived()
-        if not self._expects_answer:
-            self._is_paused = self._upgrades_due > 0  # this is the OK of the upgrade before
+            return HeartbeatReceived()
+        if not self._expects_response:
+            # If another upgrade is due, this OK confirms the previous one, and the bytes after it
+            # belong to the next layer.
+            self._is_paused = self._upgrades_due > 0
             return Response(data)
-        self._expects_answer = False
+        self._expects_response = False
         try:
-            answer = parse_answer(data)
+            response = parse_identify_response(data)
         except RemoteProtocolError as error:
-            return self._violated(error)
-        self._upgrades_due = answer.upgrade_count
-        self._is_paused = answer.upgrades
-        return Identified(answer)
+            return self._close_on(error)
+        self._upgrades_due = response.upgrade_count
+        self._is_paused = response.upgrades
+        return Identified(response)
 
-    def _commands(self, data: bytes, offset: int) -> list[Event]:
+    def _read_commands(self, data: bytes, offset: int) -> list[Event]:
         events: list[Event] = []
-        self._refusal_at_eof = None
-        assert self._reader is not None  # noqa: S101 - a broker has one
+        # The error was that of the previous incomplete command, which may be complete now.
+        self._error_at_eof = None
+        assert self._parser is not None  # noqa: S101 - a broker has one
         try:
             if self._expects_magic:
-                offset = _behind_magic(data)
+                offset = _after_magic(data)
                 self._expects_magic = False
             while offset < len(data) and not self._is_paused:
-                command, offset = self._reader.read(data, offset, self.state)
-                self.state = advance(self.state, type(command))
+                command, offset = self._parser.read(data, offset, self.state)
+                kind = type(command)
+                # The parser has checked the state, so `advance` cannot raise here.
+                self.state = advance(self.state, kind)
                 events.append(command)
-                self._is_paused = type(command) is Identify
+                if kind is Identify:
+                    # Only the handler knows whether its response upgrades the connection.
+                    self._is_paused = True
+                elif type(command) is MultiPublish:
+                    # A large MPUB is stored in steps, and the commands after it must wait.
+                    is_large = type(command.bodies) is PackedBodies
+                    self._is_paused = is_large or self._parser.messages_left <= 0
+        except ReadPaused as pause:
+            self._is_paused = True
+            offset = pause.offset
         except Incomplete as more:
-            self._refusal_at_eof = more.refusal
+            # MPUB has kept its complete messages: *offset* may be after the start of the command.
+            self._error_at_eof = more.error_at_eof
             self._buffer.wait_for(
                 data[more.offset :],
                 wanted_bytes=more.wanted_bytes,
-                newline_is_enough=more.refusal is None,
+                newline_is_enough=more.error_at_eof is None,
             )
             return events
         except RemoteProtocolError as error:
-            events.append(self._violated(error))
+            events.append(self._close_on(error))
             return events
         if self._is_paused:
             self._unread, self._unread_offset = data, offset
         return events
 
-    # Out
+    # Sending
 
     def send(self, item: Command | Response | ErrorFrame) -> bytes:
         """
         Return the bytes of one command (client) or frame (broker).
 
-        IDENTIFY is sent while no other answer is due: the next one is taken for its answer.
+        Send IDENTIFY only while no response is due, because the next response frame is parsed as
+        the response to IDENTIFY.
 
         Raises:
             LocalProtocolError: The command is not allowed in this state.
@@ -356,7 +422,7 @@ class V2Connection:
         if not isinstance(item, _FRAMES):
             self.state = advance(self.state, type(item))
             if type(item) is Identify:
-                self._expects_answer = True
+                self._expects_response = True
         return self._encode(item.encode())
 
     def send_magic(self) -> bytes:
@@ -364,24 +430,25 @@ class V2Connection:
         return MAGIC
 
     def send_finishes(self, ids: Sequence[bytes]) -> bytes:
-        """Return one FIN for each of *ids*, which are not empty; raises as `send` does."""
+        """Return one FIN for each of *ids*, which must not be empty; raises as `send` does."""
         if self.state is _INIT:
-            advance(self.state, Finish)  # raises; in the others it is allowed
+            advance(self.state, Finish)  # raises; all other states allow FIN
         data = encode_finishes(ids)
-        return data if self._filter is None else self._filter.encode(data)
+        return data if self._codec is None else self._codec.encode(data)
 
     def send_messages(self, messages: Sequence[Message]) -> bytes:
         """Return the frames of *messages* (broker)."""
         if self.state is State.INIT:
-            msg = "messages go to a subscribed connection only"
+            msg = "messages can be sent to a subscribed connection only"
             raise LocalProtocolError(msg)
         return self._encode(encode_messages(messages))
 
     def _encode(self, data: bytes) -> bytes:
-        return data if self._filter is None else self._filter.encode(data)
+        return data if self._codec is None else self._codec.encode(data)
 
 
-def _behind_magic(data: bytes) -> int:
+def _after_magic(data: bytes) -> int:
+    # Without a description: nsqd's error frame for this has only the code.
     if not data.startswith(MAGIC):
         raise RemoteProtocolError("E_BAD_PROTOCOL", "")
     return len(MAGIC)

@@ -1,8 +1,8 @@
 """
-IDENTIFY in both roles: what a client offers, what a broker answers, what then holds.
+The JSON of IDENTIFY and AUTH, and the negotiation of a connection's options.
 
-Source: the protocol specification, section IDENTIFY; nsqd/protocol_v2.go, IDENTIFY; the ranges
-and the order of checks from nsqd/client_v2.go, Identify.
+Sources: the protocol specification, sections IDENTIFY and AUTH; nsqd/protocol_v2.go; the ranges and
+the order of checks from nsqd/client_v2.go, Identify.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _MIN_OUTPUT_BUFFER_BYTES = 64
 _MAX_SAMPLE_RATE = 99
 _MAX_DEFLATE_LEVEL = 6
 
-# The widths of nsqd's fields (identifyDataV2); Go's JSON refuses what does not fit.
+# The widths of nsqd's fields (identifyDataV2): Go's JSON decoder refuses larger numbers.
 _Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON body of IDENTIFY, keys as on the wire; times in ms, sizes in bytes."""
+class IdentifyRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON body of IDENTIFY; attributes are named as the keys; times in ms, sizes in bytes."""
 
     client_id: str = ""
     hostname: str = ""
     user_agent: str = ""
     feature_negotiation: bool = False
-    """Without it the answer is a plain OK and nothing is upgraded."""
+    """If False, the response is a plain OK and the connection is not upgraded."""
     heartbeat_interval: _Int64 = 0
-    """-1 is off (SUB is refused then), 0 the broker's default, else 1 000 to its maximum."""
+    """-1 disables heartbeats (and SUB); 0 is the broker's default; otherwise at least 1,000."""
     output_buffer_size: _Int64 = 0
-    """-1 is unbuffered, 0 the broker's default, else 64 to its maximum."""
+    """-1 disables the buffer; 0 is the broker's default; otherwise at least 64."""
     output_buffer_timeout: _Int64 = 0
-    """-1 is off, 0 the broker's default, else the broker's minimum to its maximum."""
+    """-1 disables the timeout; 0 is the broker's default; otherwise at least its minimum."""
     sample_rate: _Int32 = 0
-    """0 is all messages; 1 to 99 the share that is delivered, the rest is thrown away."""
+    """Percentage of messages to deliver, 1 to 99; the rest is discarded. 0 delivers all."""
     msg_timeout: _Int64 = 0
-    """0 is the broker's default, else 1 000 to its maximum."""
+    """0 is the broker's default; otherwise at least 1,000."""
     tls_v1: bool = False
     snappy: bool = False
     deflate: bool = False
@@ -55,12 +55,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-# What a client can count and wait with; with a broker that says otherwise it cannot go on.
+# The client computes with these numbers, so it refuses a response in which they are not positive.
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker's JSON answer: what holds on this connection; keys in nsqd's order."""
+class IdentifyResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker's JSON response: the negotiated options, with keys in nsqd's order."""
 
     max_rdy_count: _Count = 2_500
     version: str = ""
@@ -78,12 +78,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upgrades(self) -> bool:
-        """Whether the bytes behind this answer are no longer plain V2."""
+        """True if TLS or compression starts after this response."""
         return self.upgrade_count > 0
 
     @property
     def upgrade_count(self) -> int:
-        """How many layers come below V2, one after the other, each answered with OK."""
+        """Number of layers to start (TLS, snappy, deflate); the broker confirms each with OK."""
         return self.tls_v1 + self.snappy + self.deflate
 
     def to_json(self) -> bytes:
@@ -91,131 +91,137 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-_REMEMBERED_BYTES = 1_024
-"""Longer answers than nsqd's are not remembered."""
+_MAX_CACHED_BYTES = 1_024
+"""Longer responses are parsed without the cache; nsqd's responses are shorter."""
 
-_answer_decoder = msgspec.json.Decoder(Answer)
+_response_decoder = msgspec.json.Decoder(IdentifyResponse)
 
 
-def parse_answer(data: bytes) -> Answer:
+def parse_identify_response(data: bytes) -> IdentifyResponse:
     """
-    Read the answer to IDENTIFY; a plain ``OK`` stands for the defaults.
+    Parse the response to IDENTIFY; a plain ``OK`` means the defaults.
 
     Raises:
-        RemoteProtocolError: *data* is neither, or names both kinds of compression.
+        RemoteProtocolError: *data* is neither OK nor valid JSON, or enables both snappy and
+            deflate.
     """
-    if len(data) > _REMEMBERED_BYTES:
-        return _parse_answer(data)
-    return _parse_remembered(data)
+    if len(data) > _MAX_CACHED_BYTES:
+        return _parse_response(data)
+    return _parse_cached(data)
 
 
-def _parse_answer(data: bytes) -> Answer:
+def _parse_response(data: bytes) -> IdentifyResponse:
     if data == b"OK":
-        return Answer()
+        return IdentifyResponse()
     try:
-        answer = _answer_decoder.decode(data)
+        response = _response_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        msg = f"the answer to IDENTIFY is not the JSON it should be: {error}"
+        msg = f"the response to IDENTIFY is invalid: {error}"
         raise RemoteProtocolError("E_INVALID", msg) from error
-    if answer.snappy and answer.deflate:
-        msg = "the answer to IDENTIFY names both snappy and deflate"
+    if response.snappy and response.deflate:
+        msg = "the response to IDENTIFY enables both snappy and deflate"
         raise RemoteProtocolError("E_INVALID", msg)
-    return answer
+    return response
 
 
-_parse_remembered = functools.lru_cache(maxsize=64)(_parse_answer)
-"""A broker says the same to thousands of connections: they share what it comes to."""
+_parse_cached = functools.lru_cache(maxsize=64)(_parse_response)
+"""`_parse_response`, cached: a broker sends the same response on thousands of connections."""
 
 
+# Two steps, first the members and then each value, because Go matches keys in any letter case.
 _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
-_offer_decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    field.name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(Offer)
+_request_decoders: dict[str, msgspec.json.Decoder[Any]] = {
+    field.name: msgspec.json.Decoder(field.type)
+    for field in msgspec.structs.fields(IdentifyRequest)
 }
 
 
-def parse_offer(body: bytes) -> Offer:
+def parse_identify_request(body: bytes) -> IdentifyRequest:
     """
-    Read the body of IDENTIFY as Go's JSON does.
+    Parse the body of IDENTIFY as Go's JSON decoder does.
 
-    Keys match without regard to case, null is absent, a whole number must not have a fraction,
-    unknown keys are skipped, bytes that are not UTF-8 are replaced.
+    Keys match in any letter case, unknown keys are skipped, null is absent, integers must not have
+    a fraction, and invalid UTF-8 is replaced.
 
     Raises:
-        RemoteProtocolError: E_BAD_BODY, the body is not such JSON.
+        RemoteProtocolError: E_BAD_BODY, the body is not valid JSON for IDENTIFY.
     """
-    taken: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     try:
-        # Only the values of known keys become objects: 5 MB of "[[],[],…" stay text.
+        # Decode the values of known keys only: 5 MB of "[[],[],…" must not become objects.
         members = _members_decoder.decode(body.decode("utf-8", "replace")) or {}
         for key, value in members.items():
-            decoder = _offer_decoders.get(key.lower())
+            decoder = _request_decoders.get(key.lower())
+            # Go leaves a field as it is for null, so the default remains.
             if decoder is not None and bytes(value) != b"null":
-                taken[key.lower()] = decoder.decode(value)
+                fields[key.lower()] = decoder.decode(value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
-    return Offer(**taken)
+    return IdentifyRequest(**fields)
 
 
-class Effective(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds on a broker's side of a connection after IDENTIFY; None is off."""
+class NegotiatedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that a broker applies to a connection; None means disabled."""
 
     heartbeat_interval_ms: int | None
     output_buffer_size_bytes: int
-    """0 is unbuffered."""
+    """0 means unbuffered."""
     output_buffer_timeout_ms: int | None
     sample_rate: int
     msg_timeout_ms: int
 
 
-def defaults(limits: Limits) -> Effective:
-    """Return what holds on a connection that never sends IDENTIFY."""
-    return effective(Offer(), limits)
+def default_options(limits: Limits) -> NegotiatedOptions:
+    """Return the options of a connection whose client has not sent IDENTIFY."""
+    return negotiate(IdentifyRequest(), limits)
 
 
-def effective(offer: Offer, limits: Limits) -> Effective:
+def negotiate(request: IdentifyRequest, limits: Limits) -> NegotiatedOptions:
     """
-    Check *offer* in nsqd's order and return what holds from now on.
+    Check *request* in nsqd's order and return the options that the broker then applies.
 
     Raises:
-        RemoteProtocolError: E_BAD_BODY with the first value that is out of range.
+        RemoteProtocolError: E_BAD_BODY, naming the first value that is out of range.
     """
+    # The order decides which error a client with several invalid values receives.
     heartbeat = _within(
         "heartbeat interval",
-        offer.heartbeat_interval,
+        request.heartbeat_interval,
         default=limits.heartbeat_interval_ms,
         bounds=(_MIN_TIME_MS, limits.max_heartbeat_interval_ms),
     )
     timeout = _within(
         "output buffer timeout",
-        offer.output_buffer_timeout,
+        request.output_buffer_timeout,
         default=limits.output_buffer_timeout_ms,
         bounds=(limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms),
     )
     size = _within(
         "output buffer size",
-        offer.output_buffer_size,
+        request.output_buffer_size,
         default=limits.output_buffer_size_bytes,
         bounds=(_MIN_OUTPUT_BUFFER_BYTES, limits.max_output_buffer_size_bytes),
     )
-    if not 0 <= offer.sample_rate <= _MAX_SAMPLE_RATE:
-        raise _invalid("sample rate", offer.sample_rate)
+    if not 0 <= request.sample_rate <= _MAX_SAMPLE_RATE:
+        raise _invalid("sample rate", request.sample_rate)
     msg_timeout = limits.msg_timeout_ms
-    if offer.msg_timeout != 0:
-        if not _MIN_TIME_MS <= offer.msg_timeout <= limits.max_msg_timeout_ms:
-            raise _invalid("msg timeout", offer.msg_timeout)
-        msg_timeout = offer.msg_timeout
-    return Effective(
+    # Not `_within`: a message timeout cannot be off, so -1 is out of range.
+    if request.msg_timeout != 0:
+        if not _MIN_TIME_MS <= request.msg_timeout <= limits.max_msg_timeout_ms:
+            raise _invalid("msg timeout", request.msg_timeout)
+        msg_timeout = request.msg_timeout
+    return NegotiatedOptions(
         heartbeat_interval_ms=heartbeat,
         output_buffer_size_bytes=size or 0,
-        # Unbuffered has nothing to flush (nsqd/client_v2.go, SetOutputBuffer).
+        # Without a buffer there is nothing to flush (nsqd/client_v2.go, SetOutputBuffer).
         output_buffer_timeout_ms=None if size is None else timeout,
-        sample_rate=offer.sample_rate,
+        sample_rate=request.sample_rate,
         msg_timeout_ms=msg_timeout,
     )
 
 
 def _within(what: str, value: int, *, default: int, bounds: tuple[int, int]) -> int | None:
-    """Return None for -1 (off), the default for 0, else *value* within *bounds*."""
+    """Return None for -1 (off), *default* for 0, otherwise *value*, which must be in *bounds*."""
     if value == -1:
         return None
     if value == 0:
@@ -229,18 +235,48 @@ def _invalid(what: str, value: int) -> RemoteProtocolError:
     return RemoteProtocolError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def answer_to(holds: Effective, limits: Limits) -> Answer:
-    """Return the embedded broker's answer to an offer with feature negotiation."""
-    return Answer(
+def identify_response(options: NegotiatedOptions, limits: Limits) -> IdentifyResponse:
+    """Return the embedded broker's response to a request with feature negotiation."""
+    return IdentifyResponse(
         max_rdy_count=limits.max_rdy_count,
         version=NSQD_VERSION,
         max_msg_timeout=limits.max_msg_timeout_ms,
-        msg_timeout=holds.msg_timeout_ms,
-        # Without compression nsqd tells its levels all the same.
+        msg_timeout=options.msg_timeout_ms,
+        # nsqd reports its deflate levels even without compression.
         deflate_level=_MAX_DEFLATE_LEVEL,
         max_deflate_level=_MAX_DEFLATE_LEVEL,
-        sample_rate=holds.sample_rate,
-        # nsqd's way of writing unbuffered is a buffer of one byte.
-        output_buffer_size=holds.output_buffer_size_bytes or 1,
-        output_buffer_timeout=holds.output_buffer_timeout_ms or 0,
+        sample_rate=options.sample_rate,
+        # nsqd reports an unbuffered connection as a buffer of one byte.
+        output_buffer_size=options.output_buffer_size_bytes or 1,
+        output_buffer_timeout=options.output_buffer_timeout_ms or 0,
     )
+
+
+class AuthResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker's JSON response to AUTH: the client's identity, with keys in nsqd's order."""
+
+    identity: str = ""
+    identity_url: str = ""
+    permission_count: int = 0
+    """The number of grants from the auth server."""
+
+    def to_json(self) -> bytes:
+        """Return the data of the response frame."""
+        return msgspec.json.encode(self)
+
+
+_auth_decoder = msgspec.json.Decoder(AuthResponse)
+
+
+def parse_auth_response(data: bytes) -> AuthResponse:
+    """
+    Parse the response to AUTH.
+
+    Raises:
+        RemoteProtocolError: *data* is not valid JSON for AUTH.
+    """
+    try:
+        return _auth_decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        msg = f"the response to AUTH is invalid: {error}"
+        raise RemoteProtocolError("E_INVALID", msg) from error

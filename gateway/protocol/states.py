@@ -1,8 +1,17 @@
 """
-The states of a V2 connection as a table: what a client may say when.
+The state machine of a V2 connection: which command is allowed in which state.
 
-IDENTIFY and AUTH do not change the state. RDY after CLS is allowed and without effect; publishing
-is allowed in every state. Source: each command's first check in nsqd/protocol_v2.go.
+::
+
+             SUB                CLS
+    INIT ----------> SUBSCRIBED -----> CLOSING
+
+    INIT:        IDENTIFY, AUTH, SUB
+    SUBSCRIBED:  RDY, FIN, REQ, TOUCH, CLS
+    CLOSING:     RDY (ignored), FIN, REQ, TOUCH
+    any state:   PUB, MPUB, DPUB, NOP
+
+Source: the first check of each command in nsqd/protocol_v2.go.
 """
 
 from __future__ import annotations
@@ -28,7 +37,7 @@ from gateway.protocol.commands import (
 
 
 class State(enum.IntEnum):
-    """Where a connection stands; the numbers are those of nsqd's /stats."""
+    """The state of a connection; the values are those in nsqd's /stats."""
 
     INIT = 0
     SUBSCRIBED = 3
@@ -44,6 +53,8 @@ ALLOWED: dict[tuple[State, type[Command]], State] = {
     (State.SUBSCRIBED, Requeue): State.SUBSCRIBED,
     (State.SUBSCRIBED, Touch): State.SUBSCRIBED,
     (State.SUBSCRIBED, StartClose): State.CLOSING,
+    # After CLS, a client may still acknowledge its messages in flight. RDY is not an error either,
+    # but `CommandParser` replaces it by NOP.
     (State.CLOSING, Ready): State.CLOSING,
     (State.CLOSING, Finish): State.CLOSING,
     (State.CLOSING, Requeue): State.CLOSING,
@@ -58,10 +69,10 @@ ALLOWED: dict[tuple[State, type[Command]], State] = {
 
 def advance(state: State, kind: type[Command]) -> State:
     """
-    Return the state after a command of *kind*.
+    Return the state of the connection after a command of type *kind* in *state*.
 
     Raises:
-        LocalProtocolError: The pair is not in ALLOWED.
+        LocalProtocolError: The command is not allowed in *state*.
     """
     try:
         return ALLOWED[state, kind]

@@ -1,8 +1,16 @@
 """
-The AUTH of one socket: whether a secret is wanted, what the client gave, and until when it may.
+The AUTH of one socket: whether it is required, its secret, and its deadline.
 
-A broker tells whether it wants AUTH, so a socket is asked only then; what a client gives before
-anybody asks is answered OK and kept for a broker that comes later.
+nsqds announce in their IDENTIFY response that they require AUTH, so the gateway requires it of the
+client only then. A client's AUTH that no nsqd requires gets OK, and its secret is kept for an nsqd
+that the gateway connects to later. "Broker" means nsqd.
+
+| event | NOT_REQUIRED | REQUIRED | REQUIRED_LATER | VERIFYING | SET |
+| --- | --- | --- | --- | --- | --- |
+| `require`, SUB not sent | REQUIRED | | | | VERIFYING with an unused secret |
+| `require`, SUB sent | REQUIRED_LATER | | | | VERIFYING with an unused secret |
+| `take`: the client's AUTH | SET | VERIFYING | VERIFYING | refused | refused |
+| `take_response`: subscribed | | | | SET | |
 """
 
 from __future__ import annotations
@@ -10,126 +18,142 @@ from __future__ import annotations
 import enum
 import math
 
+from gateway.credentials import Secret
 from gateway.errors import InvalidRequest
-from gateway.protocol.authorization import Authorization
-from gateway.secret import Secret
-from gateway.session.commands import Auth, Ref, Spoken
-from gateway.session.messages import ErrorOut, ResponseOut
+from gateway.protocol.identify import AuthResponse
+from gateway.session.json_frames import AuthCommand, ErrorOut, ParsedCommand, Ref, ResponseOut
 
 AUTH_TIMEOUT_S = 10.0
-"""What a client gets for its AUTH, from when it is wanted."""
+"""Time for a client to send AUTH once it is required."""
 MAX_SECRET_BYTES = 4_096
-"""Longer than any token that is in use; what waits to be asked about is bounded by it."""
+"""Far more than usual tokens have; bounds the memory of sockets that wait for verification."""
 
 
-class _State(enum.Enum):
-    OPEN = "nobody wants a secret, and there is none"
-    FIRST = "one is wanted, and nothing else is taken before it"
-    LATE = "one is wanted by a broker that came later; commands are taken meanwhile"
-    TRIED = "the client gave one, and brokers are asked"
-    SET = "there is one, or the client gave one that nobody wanted"
+class AuthState(enum.Enum):
+    """The state of one socket's authentication; the module's docstring has the transitions."""
+
+    NOT_REQUIRED = "no broker requires AUTH, and there is no secret"
+    REQUIRED = "AUTH must be the next command"
+    REQUIRED_LATER = "a broker that connected later requires AUTH; other commands run meanwhile"
+    VERIFYING = "brokers are verifying the secret"
+    SET = "there is a secret, used or unused"
 
 
-_GIVEN = {
-    _State.OPEN: _State.SET,
-    _State.FIRST: _State.TRIED,
-    _State.LATE: _State.TRIED,
+_AFTER_AUTH = {
+    AuthState.NOT_REQUIRED: AuthState.SET,
+    AuthState.REQUIRED: AuthState.VERIFYING,
+    AuthState.REQUIRED_LATER: AuthState.VERIFYING,
 }
-"""The state after the client's AUTH; in another one AUTH is refused."""
+"""The state after the client's AUTH; in other states AUTH is refused."""
 
 
 class Authentication:
-    """Where a socket stands with its secret."""
+    """Whether one socket's client must send AUTH, its deadline, and its unused secret."""
 
-    __slots__ = ("_is_answer_due", "_ref", "_state", "due", "holds_up", "kept")
+    __slots__ = ("_is_response_due", "_ref", "_state", "due", "is_blocking", "unused_secret")
 
     def __init__(self, *, has_secret: bool) -> None:
-        self._state = _State.SET if has_secret else _State.OPEN
-        self.kept: Secret | None = None
-        """What the client gave and no broker was asked to subscribe with."""
+        self._state = AuthState.SET if has_secret else AuthState.NOT_REQUIRED
+        self.unused_secret: Secret | None = None
+        """The secret of an AUTH that no broker has required yet."""
         self._ref: Ref = None
-        self._is_answer_due = False
+        self._is_response_due = False
         self.due = math.inf
-        """Until when the client may say AUTH, monotonic seconds; never, while nobody waits."""
-        self.holds_up = False
-        """Whether commands wait: for AUTH, or for what the brokers say to it."""
+        """The deadline for AUTH, monotonic seconds; `math.inf` while it is not required."""
+        self.is_blocking = False
+        """True while other commands wait for AUTH or for its verification."""
 
-    def _enter(self, state: _State) -> None:
+    def _enter(self, state: AuthState) -> None:
         self._state = state
-        self.holds_up = state is _State.FIRST or state is _State.TRIED
+        # An attribute, not a property: every command reads it.
+        self.is_blocking = state is AuthState.REQUIRED or state is AuthState.VERIFYING
 
     @property
-    def is_first(self) -> bool:
-        """Whether the next command has to be AUTH."""
-        return self._state is _State.FIRST
+    def is_required_first(self) -> bool:
+        """True if the next command must be AUTH."""
+        return self._state is AuthState.REQUIRED
 
     @property
     def is_missing(self) -> bool:
-        """Whether a secret is wanted, and the client has not said AUTH."""
-        return self._state is _State.FIRST or self._state is _State.LATE
+        """True if AUTH is required, and the client has not sent it."""
+        return self._state is AuthState.REQUIRED or self._state is AuthState.REQUIRED_LATER
 
-    def want(self, now: float, *, is_subscribed: bool) -> Secret | None:
+    def require(self, now: float, *, is_subscribed: bool) -> Secret | None:
         """
-        Learn that a broker wants AUTH.
+        Require AUTH of the client, because a broker requires it of the gateway.
 
-        Returns the secret to try when the client gave one before; else the client has
-        `AUTH_TIMEOUT_S` for it. One that has been told that it is subscribed may say other
-        commands meanwhile: it could not know.
+        Returns the secret of the client's earlier AUTH, if no broker has verified it yet: the
+        caller must now verify it. Otherwise returns None, and if the client has sent no secret at
+        all, it has `AUTH_TIMEOUT_S` to send AUTH. *is_subscribed* is True once the client was sent
+        SUB: its other commands then run meanwhile, since it could not know that AUTH would be
+        required.
         """
-        if self._state is _State.OPEN:
-            self._enter(_State.LATE if is_subscribed else _State.FIRST)
+        if self._state is AuthState.NOT_REQUIRED:
+            self._enter(AuthState.REQUIRED_LATER if is_subscribed else AuthState.REQUIRED)
             self.due = now + AUTH_TIMEOUT_S
-        elif self.kept is not None:
-            self._enter(_State.TRIED)
-            secret, self.kept = self.kept, None
+        elif self.unused_secret is not None:
+            # No deadline: the client has done its part, and brokers have timeouts of their own.
+            self._enter(AuthState.VERIFYING)
+            secret, self.unused_secret = self.unused_secret, None
             return secret
         return None
 
-    def give(self, command: Auth) -> Secret | None:
+    def take(self, command: AuthCommand) -> Secret | None:
         """
-        Take the client's AUTH; return the secret to try, None where nobody wants one.
+        Accept the client's AUTH; return its secret if brokers must verify it, else None.
 
         Raises:
-            InvalidRequest: There is a secret already, or none in *command* that can be used.
+            InvalidRequest: There is a secret already, or the secret of *command* is missing, empty
+                or longer than `MAX_SECRET_BYTES`.
         """
-        if self._state not in _GIVEN:
-            raise InvalidRequest("E_INVALID", "AUTH already set: one secret holds for one socket")
+        if self._state not in _AFTER_AUTH:
+            raise InvalidRequest("E_INVALID", "AUTH was sent already; a socket has one secret")
+        # Before the state changes, so that a client may correct an invalid AUTH.
         secret = _secret_of(command)
-        self._enter(_GIVEN[self._state])
-        self._ref, self._is_answer_due = command.ref, True
+        self._enter(_AFTER_AUTH[self._state])
+        self._ref, self._is_response_due = command.ref, True
         self.due = math.inf
-        if self._state is _State.TRIED:
+        if self._state is AuthState.VERIFYING:
             return secret
-        self.kept = secret
+        self.unused_secret = secret
         return None
 
-    def settle(self, authorization: Authorization | None) -> ResponseOut | None:
-        """Return the answer that is due to AUTH: what a broker said to it, or OK."""
-        if self._state is _State.TRIED:
-            self._enter(_State.SET)
-        if not self._is_answer_due:
+    def take_response(self, authorization: AuthResponse | None) -> ResponseOut | None:
+        """
+        Return the response that the client's AUTH still lacks; None if it lacks none.
+
+        *authorization* is the broker's response to AUTH, which the client gets as it is; None means
+        that no broker required AUTH, and the client gets OK.
+        """
+        if self._state is AuthState.VERIFYING:
+            self._enter(AuthState.SET)
+        if not self._is_response_due:
             return None
-        self._is_answer_due = False
+        self._is_response_due = False
         data = "OK" if authorization is None else authorization
         return ResponseOut("AUTH", self._ref, data)
 
-    def fail(self, code: str, message: str, *, retryable: bool) -> ErrorOut:
-        """Return the error in place of the answer to AUTH, or unasked."""
-        ref = self._ref if self._is_answer_due else None
-        self._is_answer_due = False
+    def take_error(self, code: str, message: str, *, retryable: bool) -> ErrorOut:
+        """Return the error for the client; it has AUTH's ref if AUTH still lacks a response."""
+        ref = self._ref if self._is_response_due else None
+        self._is_response_due = False
         return ErrorOut("AUTH", ref, code, message, retryable)
 
 
-def auth_first(command: Spoken | None) -> ErrorOut:
-    """Return the error for *command* before AUTH; None: for no command in time."""
+def auth_first(command: ParsedCommand | None) -> ErrorOut:
+    """
+    Return the error for a client that must send AUTH first.
+
+    *command* is what it sent instead; None if it sent nothing before the deadline.
+    """
     if command is None:
-        text = f"a secret is wanted here, and no AUTH came within {AUTH_TIMEOUT_S:g} s"
+        text = f"AUTH is required and was not received within {AUTH_TIMEOUT_S:g} s"
         return ErrorOut(None, None, "E_AUTH_FIRST", text, retryable=False)
-    text = "a secret is wanted here: AUTH comes before every other command"
+    text = "AUTH is required before any other command"
     return ErrorOut(command.cmd, command.ref, "E_AUTH_FIRST", text, retryable=False)
 
 
-def _secret_of(command: Auth) -> Secret:
+def _secret_of(command: AuthCommand) -> Secret:
     if not command.secret:
         raise InvalidRequest("E_INVALID", 'AUTH needs a "secret" of at least one byte')
     secret = command.secret.encode()

@@ -1,65 +1,266 @@
 """
-One WebSocket subscriber: what NSQ and the client say becomes actions and frames.
+One WebSocket subscriber as a state machine: events in, actions and text frames out.
 
-Nothing here waits or knows a socket. The shell tells what happened and when (`now`, monotonic
-seconds), carries out the actions that come back, in order, and sends what `next_frame` gives. The
-contract is docs/websocket.md; every sentence of it about frames, ids and the window is kept here.
+The caller reports each event with its time (`now`, monotonic seconds), executes the returned
+actions in order, and sends the frames that `next_frame` returns. docs/websocket.md is the contract.
+
+"Broker" means nsqd. A *source* is the number of one nsqd connection of the subscription; a new
+connection, even to the same nsqd, is a new source. The SUB, NOP and CLS that the gateway sends are
+response frames to the client.
+
+States, in `Lifecycle`:
+
+| event | OPENING | SUBSCRIBED | CLOSE_WAIT | ENDED |
+| --- | --- | --- | --- | --- |
+| `on_subscribed`: SUB is sent | SUBSCRIBED | stays | stays | stays |
+| `close_by`: CLS, drain, maximum age | CLOSE_WAIT | CLOSE_WAIT | the earlier deadline | stays |
+| `end`: a timer, an error, a close | ENDED | ENDED | ENDED | stays |
+| messages arrive | are requeued | are delivered | are requeued | are requeued |
+| the client's commands | AUTH, publishes | all | all; RDY stays 0 | are dropped |
+| responses to the client | are sent | are sent | are sent | are dropped |
 """
 
 from __future__ import annotations
 
+import enum
 import math
+from collections.abc import Mapping, Sequence
 
-from gateway.protocol.authorization import Authorization
+from gateway.credentials import Secret
 from gateway.protocol.frames import ErrorFrame, Message
-from gateway.protocol.identify import Answer
-from gateway.secret import Secret
-from gateway.session.account import Holdings
-from gateway.session.actions import (
+from gateway.protocol.identify import AuthResponse, IdentifyResponse
+from gateway.session.auth import auth_first
+from gateway.session.command_runner import CommandRunner
+from gateway.session.json_frames import (
+    channel_gone_error,
+    close_wait_response,
+    encode_frame,
+    status_response,
+    subscribed_response,
+)
+from gateway.session.types import (
     Action,
     Authenticate,
-    Cause,
-    EndReason,
-    EndSocket,
-    LeaveReason,
+    CloseReason,
+    CloseSocket,
+    DelayedRequeue,
+    DrainReason,
     PauseReading,
-    Publish,
-    Ready,
+    PublishBodies,
     Refusal,
-    Requeue,
+    RequeueCause,
     ResumeReading,
-    requeues,
+    SessionOptions,
+    SessionStats,
+    SetReady,
+    requeue_actions,
 )
-from gateway.session.auth import auth_first
-from gateway.session.dialogue import Dialogue
-from gateway.session.endings import Endings
-from gateway.session.messages import (
-    channel_gone,
-    close_wait,
-    encode_frame,
-)
-from gateway.session.options import SessionOptions
-from gateway.session.outbox import Outbox
-from gateway.session.putting_off import put_off
-from gateway.session.standing import Standing
-from gateway.session.window import Batch, Window
+from gateway.session.window import DeliveryBatch, Outbox, Window
 
-_WHY: dict[LeaveReason, str] = {EndReason.DRAINED: "drain", EndReason.AGED: "age"}
+
+class SessionState(enum.Enum):
+    """The state of a session; the module's docstring has its transitions."""
+
+    OPENING = "not subscribed yet, or waiting for AUTH"
+    SUBSCRIBED = "messages are delivered"
+    CLOSE_WAIT = "no more messages are delivered; acknowledgments are accepted"
+    ENDED = "all deliveries are requeued; nothing more is sent"
+
+
+# A tuple: hashing an enum member is a Python call, and each message tests this three times.
+_CLOSING = (SessionState.CLOSE_WAIT, SessionState.ENDED)
+
+
+class Lifecycle:
+    """
+    The state of a session, and its timers: broker outage, slow client, pending close.
+
+    Deadlines are monotonic seconds; `math.inf` means that the timer is stopped.
+    """
+
+    __slots__ = (
+        "_broker_outage_s",
+        "_close_deadline",
+        "_close_reason",
+        "_is_gateway_closing",
+        "_outage_deadline",
+        "_slow_consumer_s",
+        "_slow_deadline",
+        "due",
+        "is_subscribed",
+        "state",
+    )
+
+    def __init__(self, *, now: float, slow_consumer_s: float, broker_outage_s: float) -> None:
+        self.state = SessionState.OPENING
+        self.is_subscribed = False
+        """True once SUB was sent to the client; a close may begin before that."""
+        self._slow_consumer_s = slow_consumer_s
+        self._broker_outage_s = broker_outage_s
+        self._outage_deadline = now + broker_outage_s
+        self._slow_deadline = math.inf
+        self._close_deadline = math.inf
+        self._close_reason: CloseReason | None = None
+        self._is_gateway_closing = False
+        """True once the gateway has begun to close the socket, for a drain or its age."""
+        self.due = self._outage_deadline
+        """The earliest deadline of the three timers."""
+
+    # States
+
+    def on_subscribed(self) -> None:
+        """Note that SUB was sent; enter SUBSCRIBED, except after a close has begun."""
+        self.is_subscribed = True
+        if self.state is SessionState.OPENING:
+            self.state = SessionState.SUBSCRIBED
+
+    @property
+    def wants_messages(self) -> bool:
+        """True while arriving messages are delivered; otherwise they are requeued."""
+        return self.state not in _CLOSING
+
+    @property
+    def is_ended(self) -> bool:
+        """True once the session has ended."""
+        return self.state is SessionState.ENDED
+
+    def end(self) -> bool:
+        """Enter ENDED; return False if the session had ended before."""
+        is_new = self.state is not SessionState.ENDED
+        self.state = SessionState.ENDED
+        return is_new
+
+    # Timers
+
+    def _set_due(self) -> None:
+        self.due = min(self._outage_deadline, self._slow_deadline, self._close_deadline)
+
+    # No broker
+
+    def on_broker(self) -> None:
+        """Stop the broker outage timer."""
+        self._outage_deadline = math.inf
+        self._set_due()
+
+    def on_last_broker_lost(self, now: float) -> None:
+        """Start the broker outage timer."""
+        self._outage_deadline = now + self._broker_outage_s
+        self._set_due()
+
+    # A slow client
+
+    @property
+    def is_slow(self) -> bool:
+        """True while the slow client timer runs: more bytes wait for the client than allowed."""
+        return self._slow_deadline < math.inf
+
+    def on_slow_client(self, now: float) -> None:
+        """Start the slow client timer."""
+        self._slow_deadline = now + self._slow_consumer_s
+        self._set_due()
+
+    def on_client_caught_up(self) -> None:
+        """Stop the slow client timer."""
+        self._slow_deadline = math.inf
+        self._set_due()
+
+    # A close
+
+    @property
+    def is_client_closing(self) -> bool:
+        """True once the client has sent CLS."""
+        return self._close_reason is CloseReason.DONE
+
+    @property
+    def cause(self) -> RequeueCause:
+        """The cause to report for messages that are requeued because of the close."""
+        return RequeueCause.DRAIN if self._is_gateway_closing else RequeueCause.DISCONNECT
+
+    def close_by(self, deadline: float, reason: CloseReason) -> bool:
+        """
+        Enter CLOSE_WAIT, to end at *deadline* at the latest; an earlier deadline stays.
+
+        Returns True in the first call whose *reason* is the gateway's (a drain, the maximum age),
+        not the client's CLS: the gateway must then announce the close to the client.
+        """
+        if self.state is not SessionState.ENDED:
+            self.state = SessionState.CLOSE_WAIT
+        self._close_deadline = min(self._close_deadline, deadline)
+        self._set_due()
+        # A close that the client began ends as soon as it is idle, even during a drain.
+        if self._close_reason is None or reason is CloseReason.DONE:
+            self._close_reason = reason
+        is_first = not self._is_gateway_closing and reason is not CloseReason.DONE
+        self._is_gateway_closing = self._is_gateway_closing or is_first
+        return is_first
+
+    def closed_reason(self, *, is_open: bool, now: float) -> CloseReason | None:
+        """
+        Return the reason of the close if the session may end now; None if not, or without a close.
+
+        *is_open* is `Session.is_open`: the client still holds deliveries or waits for a response.
+        """
+        # A drain spreads its closes over time, so even an idle socket waits for its deadline.
+        waits = is_open or self._close_reason is CloseReason.DRAINED
+        return None if waits and now < self._close_deadline else self._close_reason
+
+    # Time
+
+    def due_reason(self, now: float) -> CloseReason | None:
+        """Return SLOW or NO_BROKER if that timer has expired; otherwise None."""
+        if now >= self._slow_deadline:
+            return CloseReason.SLOW
+        if now >= self._outage_deadline:
+            return CloseReason.NO_BROKER
+        return None
+
+
+_DELAY_PER_ATTEMPT_MS = 90_000
+"""Delay of a requeue for each attempt above max_attempts."""
+
+
+def split_over_attempts(
+    source: int, messages: Sequence[Message], options: SessionOptions
+) -> tuple[list[Action], list[Message]]:
+    """
+    Separate messages with more than max_attempts attempts from those to deliver.
+
+    Returns the actions that requeue the former, and a list of the latter. The delay grows with the
+    attempts, up to nsqd's --max-req-timeout.
+    """
+    max_attempts, longest_ms = options.max_attempts, options.limits.max_req_timeout_ms
+    later: dict[int, list[bytes]] = {}
+    others = []
+    for message in messages:
+        if message.attempts > max_attempts:
+            later.setdefault(message.attempts - max_attempts, []).append(message.id)
+        else:
+            others.append(message)
+    return [
+        DelayedRequeue(source, ids, min(_DELAY_PER_ATTEMPT_MS * above, longest_ms))
+        for above, ids in later.items()
+    ], others
+
+
+_CLOSE_WAIT: dict[DrainReason, str] = {
+    CloseReason.DRAINED: "drain",
+    CloseReason.AGED: "age",
+}
 
 
 class Session:
-    """The state of one subscriber; see the module."""
+    """The session of one subscriber; the module's docstring has states and events."""
 
     __slots__ = (
-        "_dialogue",
-        "_endings",
-        "_is_ended",
+        "_buffer_limit_bytes",
+        "_is_paused",
+        "_last_rdy",
+        "_lifecycle",
         "_outbox",
-        "_ready",
+        "_runner",
         "_sources",
-        "_standing",
+        "_unfinished_frames",
         "_window",
-        "_writing",
         "delivered",
         "options",
     )
@@ -67,321 +268,470 @@ class Session:
     def __init__(self, options: SessionOptions, *, now: float) -> None:
         self.options = options
         self.delivered = 0
-        """Deliveries that have gone into frames."""
-        self._window = Window(options.max_in_flight, options.account)
-        self._outbox = Outbox(options.topic, options.channel, options.account)
-        self._sources: dict[int, Answer] = {}
-        self._ready = -1
-        """The RDY that was last asked for."""
-        self._standing = Standing(self._outbox, self._sources)
-        self._is_ended = False
-        self._endings = Endings(
+        """Number of messages put into frames for the client."""
+        self._window = Window(options.max_in_flight, options.observer)
+        self._outbox = Outbox(options.topic, options.channel, options.observer)
+        self._sources: dict[int, IdentifyResponse] = {}
+        self._buffer_limit_bytes = options.buffer_bytes
+        """Maximum bytes that wait for the client; `limit_buffer` lowers it for a while."""
+        self._last_rdy = -1
+        """The RDY of the last `SetReady`."""
+        self._is_paused = False
+        """True while the channel is paused at nsqd."""
+        self._lifecycle = Lifecycle(
             now=now,
             slow_consumer_s=options.slow_consumer_s,
             broker_outage_s=options.broker_outage_s,
         )
-        self._writing: list[list[str]] = []
-        """With ack=auto: the deliveries in the frame that is being written."""
-        self._dialogue = Dialogue(options, self._window, self._outbox, self._endings, self._sources)
+        self._unfinished_frames: list[list[str]] = []
+        """
+        With ack=auto: the deliveries in frames that the socket has not written yet.
+
+        One list of delivery ids for each batch.
+        """
+        self._runner = CommandRunner(options, self._window, self._outbox, self._sources)
 
     @property
     def channel(self) -> str:
-        """The channel as frames name it; a viewer's is known only once it is subscribed."""
+        """The channel as frames to the client name it; empty for a viewer not subscribed yet."""
         return self._outbox.channel
 
     @channel.setter
     def channel(self, channel: str) -> None:
-        """Name the channel, before the client is told that it is subscribed."""
+        """Set the channel; it must be known before SUB is sent."""
         self._outbox.channel = channel
 
     # From NSQ
 
-    def source_opened(
-        self, source: int, answer: Answer, authorization: Authorization | None = None
+    def on_source_opened(
+        self, source: int, answer: IdentifyResponse, authorization: AuthResponse | None = None
     ) -> list[Action]:
-        """Tell the client: the first time that it is subscribed, later that a broker came."""
+        """
+        Add a source, and tell the client: SUB for its first source, NOP with the status for others.
+
+        *answer* is nsqd's response to IDENTIFY, *authorization* its response to AUTH; None if it
+        required none. The response to the client's AUTH, if one is due, goes first.
+        """
         self._sources[source] = answer
-        self._endings.broker_came()
-        self._dialogue.answer_auth(authorization)
-        if self._standing.is_told:
-            self._standing.tell_state([])
+        self._lifecycle.on_broker()
+        self._runner.respond_to_auth(authorization)
+        # SUB goes only to a client that has none: after AUTH or a lost nsqd, it gets the status.
+        if self._lifecycle.is_subscribed:
+            self._send_status([])
         else:
-            self._tell_subscribed(answer.msg_timeout)
-        return self._changes()
+            self._send_subscribed(answer.msg_timeout)
+        return self._update_rdy()
 
-    def no_source_yet(self, msg_timeout_ms: int, now: float) -> list[Action]:
-        """Tell the client that it is subscribed, although no broker has the topic so far."""
-        self._endings.last_broker_went(now)
-        self._dialogue.answer_auth(None)
-        if not self._standing.is_told:
-            self._tell_subscribed(msg_timeout_ms)
-        return self._changes()
+    def on_no_source(self, msg_timeout_ms: int, now: float) -> list[Action]:
+        """
+        Called when the gateway has subscribed, but no nsqd has the topic yet.
 
-    def _tell_subscribed(self, msg_timeout_ms: int) -> None:
-        self._dialogue.msg_timeout_ms = msg_timeout_ms
-        self._standing.tell_subscribed(self._window.size, msg_timeout_ms)
+        The client gets SUB as usual: messages follow once an nsqd has the topic. *msg_timeout_ms*
+        is the timeout to name in SUB.
+        """
+        self._lifecycle.on_last_broker_lost(now)
+        self._runner.respond_to_auth(None)
+        if not self._lifecycle.is_subscribed:
+            self._send_subscribed(msg_timeout_ms)
+        return self._update_rdy()
 
-    def source_lost(self, source: int, now: float) -> list[Action]:
-        """Tell the client which of its deliveries the broker will give to somebody again."""
+    def _send_subscribed(self, msg_timeout_ms: int) -> None:
+        """Send the client the SUB frame, and then the status if the channel is paused."""
+        self._runner.msg_timeout_ms = msg_timeout_ms
+        self._lifecycle.on_subscribed()
+        names = (self._outbox.topic, self._outbox.channel)
+        self._outbox.add_answer(subscribed_response(names, self._window.size, msg_timeout_ms))
+        if self._is_paused:
+            self._send_status([])
+
+    def _send_status(self, lost_ids: list[str]) -> None:
+        """Send the client NOP: status, and the ids of deliveries that it lost with a source."""
+        nsqds = len(self._sources)
+        self._outbox.add_answer(status_response(nsqds, lost_ids, is_paused=self._is_paused))
+
+    def on_source_lost(self, source: int, now: float) -> list[Action]:
+        """
+        Remove a source, and send the client the ids of deliveries from it that it holds.
+
+        The client can no longer acknowledge those; nsqd delivers their messages again.
+        """
         self._sources.pop(source, None)
         if not self._sources:
-            self._endings.last_broker_went(now)
+            self._lifecycle.on_last_broker_lost(now)
         self._outbox.take_messages(source)
-        self._standing.tell_state(self._window.lose(source))
-        return self._consequences([], now)
+        self._send_status(self._window.lose(source))
+        return self._add_follow_ups([], now)
 
-    def sources_left(self, now: float) -> list[Action]:
-        """Hand back what all sources have delivered: they are left, to be subscribed to anew."""
-        self._ready = 0  # what is right comes with the subscription
-        actions: list[Action] = [] if self.options.is_viewer else [Ready(0)]
+    def drop_sources(self, now: float) -> list[Action]:
+        """
+        Remove all sources before a new subscription, and requeue their messages.
+
+        The client is sent the ids of its deliveries: they are lost to it.
+        """
+        self._last_rdy = 0  # the first source of the new subscription sets RDY again
+        # RDY 0 goes first, or nsqd would deliver the requeued messages back at once.
+        actions: list[Action] = [] if self.options.is_viewer else [SetReady(0)]
         unsent = self._outbox.take_messages()
         for source in list(self._sources):
             ids = self._window.answerable(source, now) + unsent.get(source, [])
-            if ids:
-                actions.append(Requeue(source, ids, 0, Cause.RESUBSCRIBE))
+            actions += requeue_actions({source: ids}, 0, RequeueCause.RESUBSCRIBE)
             del self._sources[source]
-            self._standing.tell_state(self._window.lose(source))
-        self._endings.last_broker_went(now)
+            self._send_status(self._window.lose(source))
+        self._lifecycle.on_last_broker_lost(now)
         return actions
 
-    def arrived(self, source: int, messages: list[Message], now: float) -> list[Action]:
-        """Take *messages* of *source*; after CLS or the end they go back at once."""
-        answer = self._sources.get(source)
-        is_ending = self._endings.is_closing or self._is_ended
-        if answer is None or is_ending:
-            cause = self._endings.cause if is_ending else Cause.RESUBSCRIBE
-            return [Requeue(source, [message.id for message in messages], 0, cause)]
+    def on_messages(
+        self, source: int, messages: list[Message], now: float, sent_after: float | None = None
+    ) -> list[Action]:
+        """
+        Queue *messages* of *source* for the client; once a close has begun, requeue them.
+
+        Their timeout at nsqd started at *sent_after* or later; None means *now*.
+        """
         actions: list[Action] = []
-        options = self.options
+        window, outbox, options = self._window, self._outbox, self.options
+        if window.may_supersede:
+            window.supersede(source, messages)
+            # Superseded deliveries are overdue, and lower RDY.
+            if self._rdy != self._last_rdy:
+                actions = self._update_rdy()
+        # None: `drop_sources` has removed the source, but its connection is not closed yet.
+        answer = self._sources.get(source)
+        is_wanted = self._lifecycle.wants_messages
+        if answer is None or not is_wanted:
+            cause = RequeueCause.RESUBSCRIBE if is_wanted else self._lifecycle.cause
+            return actions + requeue_actions({source: [each.id for each in messages]}, 0, cause)
         if options.max_attempts:
-            actions, messages = put_off(source, messages, options)
+            requeue_delayed, messages = split_over_attempts(source, messages, options)
+            actions += requeue_delayed
             if not messages:
                 return actions
-        ceiling = now + answer.max_msg_timeout / 1000
+        # From the earliest possible moment: a deadline that is too late would let the client send a
+        # FIN that nsqd refuses.
+        since = now if sent_after is None else sent_after
+        ceiling = since + answer.max_msg_timeout / 1000
         timeout_s = answer.msg_timeout / 1000
-        window, outbox = self._window, self._outbox
-        if window.overdue:
-            window.supersede(source, messages)
-        deadline = min(now + timeout_s, ceiling)
-        outbox.add_messages(Batch(source, timeout_s, deadline, ceiling), messages)
-        if outbox.size_bytes > options.buffer_bytes:
-            actions += self._watch_buffer(now)
+        deadline = min(since + timeout_s, ceiling)
+        # Queued even if the buffer is full: nsqd has sent them, and counts them as in flight.
+        outbox.add_messages(DeliveryBatch(source, timeout_s, deadline, ceiling), messages)
+        if outbox.size_bytes > self._buffer_limit_bytes:
+            actions += self._check_buffer(now)
         return actions
 
-    def answer_refused(self, frame: ErrorFrame) -> None:
-        """Tell the client that NSQ refused an earlier answer of its (which came too late)."""
-        self._dialogue.answering.refused_by_broker(frame)
+    def in_flight_by_source(self) -> Mapping[int, int]:
+        """Return by source the number of messages that nsqd counts as in flight."""
+        by_source = self._window.in_flight()
+        self._outbox.count_by_source(by_source)
+        return by_source
 
-    def published(self, publish: Publish, refusal: Refusal | None) -> list[Action]:
-        """Answer *publish*, an earlier action of this session: OK, or why not."""
-        self._dialogue.published(publish, refusal)
+    def on_ack_refused(self, frame: ErrorFrame, source: int | None = None) -> list[Action]:
+        """
+        Send the client the error with which nsqd refused its earlier FIN, REQ or TOUCH.
+
+        *source* is the connection with the error; None if it may be any. A delivery whose TOUCH was
+        refused is no longer in flight at nsqd: it leaves the window, and RDY rises.
+        """
+        sources = list(self._sources) if source is None else [source]
+        self._runner.acks.on_broker_refused(frame, sources)
+        # -inf: a close may be complete now, but only `wake` ends it because of its deadline.
+        return self._update_rdy() + self._end_when_done(-math.inf)
+
+    def on_published(self, publish: PublishBodies, refusal: Refusal | None) -> list[Action]:
+        """
+        Send the client the response to its publish: *refusal*, or OK if that is None.
+
+        *publish* is an earlier action of this session.
+        """
+        self._runner.published(publish, refusal)
         return self._end_when_done(-math.inf)
 
-    def channel_gone(self) -> list[Action]:
-        """Tell the client that its channel was deleted, and end."""
-        if self._is_ended:
+    def on_channel_gone(self) -> list[Action]:
+        """Send the client CHANNEL_GONE, and end: the channel was deleted at nsqd."""
+        if self._lifecycle.is_ended:
             return []
-        self._outbox.add_answer(channel_gone((self._outbox.topic, self._outbox.channel)))
-        return self._end(EndReason.CHANNEL_GONE)
+        self._outbox.add_answer(channel_gone_error((self._outbox.topic, self._outbox.channel)))
+        return self._end(CloseReason.CHANNEL_GONE)
 
-    def paused(self, is_paused: bool) -> list[Action]:  # noqa: FBT001 - a state, as it is told
-        """Tell the client that NSQ holds the messages of its channel back, or does so no more."""
-        if self._standing.pause(is_paused) and not self._is_ended:
-            self._standing.tell_state([])
+    def on_paused(self, is_paused: bool) -> list[Action]:  # noqa: FBT001 - a listener's signature
+        """Called when nsqd paused or unpaused the channel: send the client the status."""
+        is_changed = is_paused is not self._is_paused and self._lifecycle.is_subscribed
+        self._is_paused = is_paused
+        # Before SUB nothing is sent: `_send_subscribed` reports a paused channel.
+        if is_changed:
+            self._send_status([])
         return []
 
     # To the client
 
     @property
     def has_frame(self) -> bool:
-        """Whether something waits for the client."""
+        """True while `next_frame` has something to return."""
         return bool(self._outbox)
 
     def next_frame(self, now: float) -> bytes | None:
         """
-        Return the next text frame, made of what is there; None when nothing is.
+        Return the next text frame for the client, without a newline at its end.
 
-        It has no newline at its end.
+        Returns None if nothing waits.
         """
         lines, deliveries = self._outbox.take(self._window, now)
         for ids in deliveries:
             self.delivered += len(ids)
-        if self.options.finishes_by_itself:
-            self._writing += deliveries
+        # ack=auto: `on_writable` finishes them, once the transport has written the frame.
+        if self.options.is_auto_ack:
+            self._unfinished_frames += deliveries
         return encode_frame(lines) if lines else None
 
-    def frame_written(self, now: float) -> list[Action]:
-        """Go on after the frame is written: with ack=auto its messages are finished now."""
-        actions: list[Action] = []
-        if self._writing:
-            actions = self._dialogue.answering.finish_written(self._writing, now)
-            self._writing = []
-        return self._consequences(actions, now)
+    def on_writable(self, now: float) -> list[Action]:
+        """
+        Return the actions that follow once the socket has written all frames so far.
 
-    def _watch_buffer(self, now: float) -> list[Action]:
-        """Stop the sources above the bound, and let them go on below it."""
-        is_over = self._outbox.size_bytes > self.options.buffer_bytes
-        if is_over is self._endings.is_slow:
+        With ack=auto, these finish the messages in the frames. Must be called whenever the socket
+        becomes writable, even if no frame was pending.
+        """
+        actions: list[Action] = []
+        # The client reads again: messages that expired meanwhile no longer lower RDY.
+        self._outbox.expired = 0
+        # -1 has paused an empty buffer until now; see `limit_buffer`.
+        self._buffer_limit_bytes = max(0, self._buffer_limit_bytes)
+        if self._unfinished_frames:
+            actions = self._runner.acks.finish_written(self._unfinished_frames, now)
+            self._unfinished_frames = []
+        return self._add_follow_ups(actions, now)
+
+    @property
+    def is_slow(self) -> bool:
+        """True while more bytes wait for the client than its buffer may hold."""
+        return self._lifecycle.is_slow
+
+    def limit_buffer(self, now: float) -> list[Action]:
+        """
+        Stop reading from nsqd until the client has taken half of the bytes that wait for it.
+
+        If none wait in the session, because the transport holds all of them, stop reading until the
+        transport is writable.
+        """
+        if self._lifecycle.is_ended or self.options.is_viewer:
+            return []
+        size_bytes = self._outbox.size_bytes
+        self._buffer_limit_bytes = min(
+            self._buffer_limit_bytes, size_bytes // 2 if size_bytes else -1
+        )
+        return self._check_buffer(now)
+
+    def _check_buffer(self, now: float) -> list[Action]:
+        """Stop reading from nsqd if more bytes than the limit wait; otherwise read again."""
+        is_over = self._outbox.size_bytes > self._buffer_limit_bytes
+        if is_over is self._lifecycle.is_slow:
             return []
         if is_over:
-            self._endings.client_is_slow(now)
+            self._lifecycle.on_slow_client(now)
         else:
-            self._endings.client_has_caught_up()
+            self._lifecycle.on_client_caught_up()
+            self._buffer_limit_bytes = self.options.buffer_bytes
         if self.options.is_viewer:
-            return []  # its sources are not its own
+            return []  # other viewers share the sources
         return [PauseReading() if is_over else ResumeReading()]
 
     # From the client
 
     @property
-    def is_listening(self) -> bool:
+    def wants_commands(self) -> bool:
         """
-        Whether what the client says is carried out at once; else reading from it should pause.
+        True if the client's next command would run at once.
 
-        It is not while commands wait for their turn, while AUTH is tried, while more answers wait
-        than may, or while too much is being published. What it says nevertheless waits here.
+        Otherwise the caller should stop reading from the client: commands wait for their turn, AUTH
+        is being verified, too many responses wait, or too many publishes have no response yet.
+        Commands received anyway are queued.
         """
-        return self._dialogue.is_listening
+        return self._runner.wants_commands
 
     def receive(self, text: str, now: float) -> list[Action]:
-        """Carry out the commands of one text frame, or what one turn takes of them."""
-        return [] if self._is_ended else self._said(self._dialogue.receive(text, now), now)
+        """Run the commands of one text frame, as many as one turn allows; queue the rest."""
+        return (
+            []
+            if self._lifecycle.is_ended
+            else self._after_commands(self._runner.receive(text, now), now)
+        )
 
-    def go_on(self, now: float) -> list[Action]:
-        """Carry out what stood behind AUTH, after the subscription with it."""
-        return self._said(self._dialogue.go_on(now), now)
+    def run_waiting(self, now: float) -> list[Action]:
+        """Run the commands that were queued while the client's AUTH was being verified."""
+        return self._after_commands(self._runner.run_waiting(now), now)
 
-    def _said(self, actions: list[Action], now: float) -> list[Action]:
-        """Put what follows to the *actions* that the client wants."""
-        if self._dialogue.ended_by is not None:
-            actions += self._end(self._dialogue.ended_by)
-        return self._consequences(actions, now)
+    def _after_commands(self, actions: list[Action], now: float) -> list[Action]:
+        """End or begin to close if the commands require it, and add the actions that follow."""
+        runner = self._runner
+        if runner.close_deadline < math.inf and not self._lifecycle.is_client_closing:
+            self._lifecycle.close_by(runner.close_deadline, CloseReason.DONE)
+        if runner.close_reason is not None:
+            actions += self._end(runner.close_reason)
+        return self._add_follow_ups(actions, now)
 
     # AUTH
 
     @property
-    def kept_secret(self) -> Secret | None:
-        """What the client gave by AUTH while nobody wanted it; None once it subscribes with it."""
-        return self._dialogue.auth.kept
+    def unused_secret(self) -> Secret | None:
+        """The secret of an AUTH that no broker has required; None once it is used."""
+        return self._runner.auth.unused_secret
 
-    def want_auth(self, now: float) -> list[Action]:
-        """Learn that a broker wants a secret: use what the client gave, or wait for its AUTH."""
-        if self._is_ended:
+    def on_auth_required(self, now: float) -> list[Action]:
+        """
+        Called when a broker requires AUTH, and the subscription has no secret.
+
+        Subscribe again with the client's unused secret; without one, wait for the client's AUTH.
+        """
+        if self._lifecycle.is_ended:
             return []
-        self._endings.broker_came()
-        secret = self._dialogue.auth.want(now, is_subscribed=self._standing.is_told)
+        # A broker that requires AUTH was reached: this is no outage.
+        self._lifecycle.on_broker()
+        secret = self._runner.auth.require(now, is_subscribed=self._lifecycle.is_subscribed)
         return [] if secret is None else [Authenticate(secret)]
 
-    def auth_failed(
-        self, code: str, message: str, reason: EndReason, *, retryable: bool = False
+    def on_auth_failed(
+        self, code: str, message: str, reason: CloseReason, *, retryable: bool = False
     ) -> list[Action]:
-        """Tell the client why there is no subscription with its secret, and end."""
-        if self._is_ended:
+        """Send the client the error why subscribing with its secret failed, and end."""
+        if self._lifecycle.is_ended:
             return []
-        self._outbox.add_answer(self._dialogue.auth.fail(code, message, retryable=retryable))
+        self._outbox.add_answer(self._runner.auth.take_error(code, message, retryable=retryable))
         return self._end(reason)
 
     # Time, and the end
 
-    def _consequences(self, actions: list[Action], now: float) -> list[Action]:
-        """Put around *actions* what has become right with them."""
-        outbox, endings = self._outbox, self._endings
-        ready = self._window.size - len(self._window.overdue) - outbox.expired
+    def _add_follow_ups(self, actions: list[Action], now: float) -> list[Action]:
+        """Add to *actions* the RDY, pause and close actions that the new state requires."""
+        outbox, lifecycle = self._outbox, self._lifecycle
+        # The usual case after a FIN: nothing follows.
         if (
-            ready == self._ready
-            and not endings.is_closing
-            and not endings.is_slow
+            self._rdy == self._last_rdy
+            and lifecycle.wants_messages
+            and not lifecycle.is_slow
             and outbox.size_bytes <= self.options.buffer_bytes
         ):
             return actions
-        # RDY comes first: what is requeued behind a lower one does not come straight back.
-        before = self._changes()
-        return before + actions + self._watch_buffer(now) + self._end_when_done(now)
+        # RDY goes first: nsqd would deliver requeued messages back at once under a higher RDY.
+        before = self._update_rdy()
+        return before + actions + self._check_buffer(now) + self._end_when_done(now)
 
-    def _changes(self) -> list[Action]:
-        """Return the RDY that has become right, if it is not what was last asked for."""
-        if self._is_ended or not self._standing.is_told or self.options.is_viewer:
+    @property
+    def _rdy(self) -> int:
+        """
+        The RDY to send while messages are wanted.
+
+        RDY is lower by the overdue and the expired messages, which nsqd does not count as in
+        flight: the client still holds the overdue ones, and must read before it gets more for the
+        expired ones.
+        """
+        # Computed only here, so that every caller lowers it by the same numbers.
+        return max(0, self._window.room - self._outbox.expired)
+
+    def _update_rdy(self) -> list[Action]:
+        """Return `SetReady` if RDY has changed; in CLOSE_WAIT also requeue unsent messages."""
+        lifecycle = self._lifecycle
+        if lifecycle.is_ended or not lifecycle.is_subscribed or self.options.is_viewer:
             return []
         actions: list[Action] = []
-        ready = max(0, self._window.room - self._outbox.expired)
-        if self._endings.is_closing:
+        ready = self._rdy
+        if not lifecycle.wants_messages:
             ready = 0
-            # Not sent and no longer wanted: somebody else may have them.
-            actions = requeues(self._outbox.take_messages(), 0, self._endings.cause)
-        if ready != self._ready:
-            self._ready = ready
-            # Before the requeues, or they would come straight back.
-            actions.insert(0, Ready(ready))
+            # Messages that were not sent go to other consumers.
+            actions = requeue_actions(self._outbox.take_messages(), 0, lifecycle.cause)
+        if ready != self._last_rdy:
+            self._last_rdy = ready
+            # Before the requeues, or nsqd would deliver the messages back at once.
+            actions.insert(0, SetReady(ready))
         return actions
 
     def _end_when_done(self, now: float) -> list[Action]:
-        """End after CLS or a drain, when nothing is open or the time for it has passed."""
-        reason = self._endings.closed_reason(is_open=self.is_open, now=now)
+        """End if a close has begun, and it is complete or past its deadline."""
+        reason = self._lifecycle.closed_reason(is_open=self.is_open, now=now)
         return [] if reason is None else self._end(reason)
 
-    def _end(self, reason: EndReason) -> list[Action]:
-        """Want the socket closed, once."""
-        if self._is_ended:
-            return []
-        self._is_ended = True
-        self._dialogue.stop()
-        return [EndSocket(reason)]
+    def _end(self, reason: CloseReason) -> list[Action]:
+        """End, and return `CloseSocket`; nothing if the session had ended before."""
+        return [CloseSocket(reason)] if self._enter_ended() else []
+
+    def _enter_ended(self) -> bool:
+        """End: run no more commands, accept no responses. False if it had ended before."""
+        self._runner.stop()
+        self._outbox.close()
+        return self._lifecycle.end()
 
     def wake(self, now: float) -> list[Action]:
-        """Do what is due by now; see `next_wake`."""
+        """Run the timers and the queued commands that are due at *now*; see `next_wake`."""
+        # First, so that the RDY which follows does not count what nsqd is about to time out.
         self._window.expire(now)
         self._outbox.expire(now)
-        actions = self._said([] if self._is_ended else self._dialogue.go_on(now), now)
-        if now >= self._dialogue.auth.due and not self._is_ended:
+        actions = self._after_commands(
+            [] if self._lifecycle.is_ended else self._runner.run_waiting(now), now
+        )
+        if now >= self._runner.auth.due and not self._lifecycle.is_ended:
             self._outbox.add_answer(auth_first(None))
-            actions += self._end(EndReason.NO_AUTH)
-        reason = self._endings.due_reason(now)
+            actions += self._end(CloseReason.NO_AUTH)
+        reason = self._lifecycle.due_reason(now)
         return actions if reason is None else actions + self._end(reason)
 
     def next_wake(self) -> float | None:
         """
-        Return when `wake` has something to do, monotonic seconds; None while it has not.
+        Return when to call `wake`, in monotonic seconds; None for never.
 
-        It is not in the future where commands wait for their turn.
+        A time that has passed means at once: queued commands may run in the next turn.
         """
-        if self._is_ended:
+        if self._lifecycle.is_ended:
             return None
-        due = self._endings.due
-        for other in (self._window.due, self._outbox.due, self._dialogue.auth.due):
-            if other < due:  # noqa: PLR1730 - asked after every event, and min() takes its time
+        due = self._lifecycle.due
+        for other in (self._window.due, self._outbox.due, self._runner.auth.due):
+            if other < due:  # noqa: PLR1730 - runs after every event, and min() is slower
                 due = other
-        if self._dialogue.inbox is not None:
-            due = min(due, self._dialogue.due)
+        if self._runner.queue is not None:
+            due = min(due, self._runner.due)
         return None if due == math.inf else due
 
+    def has_commands_due(self, now: float) -> bool:
+        """Return True if `wake` would run queued commands."""
+        return self._runner.due <= now
+
     @property
-    def holdings(self) -> Holdings:
-        """What there is now, and what it came to."""
-        return Holdings(len(self._window), self._outbox.size_bytes, self._window.timed_out)
+    def stats(self) -> SessionStats:
+        """The counts of this session now."""
+        return SessionStats(len(self._window), self._outbox.size_bytes, self._window.timed_out)
 
     @property
     def is_open(self) -> bool:
-        """Whether the client has something to answer, or waits for an answer itself."""
-        return len(self._window) > 0 or self._dialogue.is_busy
+        """True while the client holds deliveries, or commands or publishes have no response."""
+        return len(self._window) > 0 or self._runner.is_busy
 
     def drain(
-        self, reason: LeaveReason, *, close_at: float, reconnect_after_ms: int
+        self, reason: DrainReason, *, close_at: float, reconnect_after_ms: int
     ) -> list[Action]:
-        """Tell the client, once, that it closes at *close_at*; when AGED, once it is not open."""
-        if self._endings.close_by(close_at, reason) and not self._is_ended:
-            self._outbox.add_answer(close_wait(_WHY[reason], reconnect_after_ms=reconnect_after_ms))
-        return self._changes() + self._end_when_done(-math.inf)
+        """
+        Announce the close to the client by CLOSE_WAIT, once, and end at *close_at* at the latest.
+
+        With the reason AGED, the session ends as soon as it is no longer `is_open`. With DRAINED,
+        it ends at *close_at*, or earlier if the client sends CLS. *reconnect_after_ms* is the time
+        that the client should wait before it reconnects.
+        """
+        if self._lifecycle.close_by(close_at, reason):
+            self._outbox.add_answer(
+                close_wait_response(_CLOSE_WAIT[reason], reconnect_after_ms=reconnect_after_ms)
+            )
+        return self._update_rdy() + self._end_when_done(-math.inf)
 
     def close(self, now: float) -> list[Action]:
-        """End: hand back at once what is not finished, oldest first; idempotent."""
-        self._is_ended = True
-        self._dialogue.stop()
+        """
+        End, and requeue all messages that the client has not acknowledged, oldest first.
+
+        Called when the WebSocket closes, for whatever reason. Idempotent.
+        """
+        self._enter_ended()
         delay_ms = self.options.requeue_on_close_ms
+        # Deliveries first: they are older than the messages that were not sent.
         left = self._window.take_all(now)
         for source, unsent in self._outbox.take_messages().items():
             left.setdefault(source, []).extend(unsent)
         if self.options.is_viewer:
-            return []
-        # What was not read from the brokers goes back too, when it arrives.
-        resume = [ResumeReading()] if self._endings.is_slow else []
-        return [Ready(0), *requeues(left, delay_ms, self._endings.cause), *resume]
+            return []  # the fan-out acknowledges the messages
+        # Resume reading, so that messages still in the sockets are read and requeued, too.
+        resume = [ResumeReading()] if self._lifecycle.is_slow else []
+        # RDY 0 goes first, or nsqd would deliver the requeued messages back at once.
+        return [SetReady(0), *requeue_actions(left, delay_ms, self._lifecycle.cause), *resume]

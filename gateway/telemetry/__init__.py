@@ -1,32 +1,35 @@
 """
-Logs, metrics, traces and tasks: what every part uses to be seen. Knows no domain word.
+Logs, metrics and traces, independent of NSQ and HTTP.
 
-Metrics have the prefix ``nsq_gateway_`` and are registered in `REGISTRY`, next to the code that
-counts.
+Metrics have the prefix ``nsq_gateway_``; each module registers its own in `REGISTRY`.
 """
 
-from gateway.telemetry.exposition import exposition
-from gateway.telemetry.logs import LogFormat, configure_logging, get_logger
-from gateway.telemetry.loop_lag import LoopLag
+from gateway.telemetry.logs import (
+    LOG_LEVEL_VARIABLE,
+    LogFormat,
+    configure_logging,
+    get_logger,
+    log_uncaught,
+)
 from gateway.telemetry.metrics import (
     METRIC_PREFIX,
     OTHER,
     REGISTRY,
     SECONDS_BUCKETS,
     SHORT_SECONDS_BUCKETS,
-    Distribution,
-    FirstNames,
+    FastCounter,
+    FastGauge,
     Histogram,
-    Level,
-    Tally,
+    HistogramChild,
+    LabelLimiter,
     counter,
+    exposition,
+    fast_counter,
+    fast_gauge,
     gauge,
     histogram,
-    level,
-    tally,
 )
-from gateway.telemetry.process import ProcessMetrics
-from gateway.telemetry.tasks import spawn
+from gateway.telemetry.process import LoopLag, ProcessMetrics
 from gateway.telemetry.tracing import (
     FLUSH_S,
     Attributes,
@@ -39,32 +42,33 @@ from gateway.telemetry.tracing import (
 
 __all__ = [
     "FLUSH_S",
+    "LOG_LEVEL_VARIABLE",
     "METRIC_PREFIX",
     "OTHER",
     "REGISTRY",
     "SECONDS_BUCKETS",
     "SHORT_SECONDS_BUCKETS",
     "Attributes",
-    "Distribution",
-    "FirstNames",
+    "FastCounter",
+    "FastGauge",
     "Histogram",
-    "Level",
+    "HistogramChild",
+    "LabelLimiter",
     "LogFormat",
     "LoopLag",
     "ProcessMetrics",
     "Span",
-    "Tally",
     "TraceParent",
     "Tracing",
     "configure_logging",
     "counter",
     "exposition",
+    "fast_counter",
+    "fast_gauge",
     "gauge",
     "get_logger",
     "histogram",
-    "level",
+    "log_uncaught",
     "read_traceparent",
-    "spawn",
     "start_tracing",
-    "tally",
 ]

@@ -1,9 +1,10 @@
 """
-Traces: which requests have one, and where they are sent.
+Traces: sampling, and spans exported with OpenTelemetry.
 
-OpenTelemetry is imported by `start_tracing` alone: a process without traces knows nothing of it.
-Which request has a trace is decided here, before anything is made of it: who brings a traceparent
-has decided it, of the others a share is drawn.
+Only `start_tracing` imports OpenTelemetry, which is an optional dependency. This module decides
+which requests are traced, before any object of OpenTelemetry is created: of a request with a
+traceparent, the sampled flag decides; of the others, a random share is traced. The SDK's samplers
+would cost a span for each request, and none of them limits the rate.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import random
 import re
 import threading
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from gateway.errors import SettingRefused
 from gateway.telemetry.logs import get_logger
-from gateway.telemetry.otlp_variables import check_otlp_variables
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -39,16 +38,16 @@ _TRACEPARENT = re.compile(
 )
 _SAMPLED = 0x01
 FLUSH_S = 2.0
-"""What the last spans get to be sent."""
-_BEGUN_A_SECOND = 500
-"""Who may publish may ask for any number of traces, and each costs what ten publishes do."""
-_DRAWN_A_SECOND = 50
-"""Of those that nobody asked for: more would tell no more, and cost a share of all publishes."""
-_TELLER: Final = "nsq-gateway"
+"""Time for the export of the last spans."""
+_MAX_TRACES_PER_S = 500
+"""Limit of all traces: one costs as much CPU as ten publishes, and clients can ask for any."""
+_MAX_SAMPLED_PER_S = 50
+"""Limit of random samples: a ratio of 0.01 would cost a tenth of the CPU at 30 000 publishes/s."""
+_SERVICE_NAME: Final = "nsq-gateway"
 
 
 class TraceParent(NamedTuple):
-    """Who is above, as a ``traceparent`` says it (W3C Trace Context)."""
+    """The parent of a span, from a ``traceparent`` header (W3C Trace Context)."""
 
     trace_id: int
     span_id: int
@@ -56,8 +55,9 @@ class TraceParent(NamedTuple):
 
 
 def read_traceparent(text: str) -> TraceParent | None:
-    """Return what *text* says; None for what is no traceparent."""
+    """Parse a traceparent; return None if it is invalid."""
     found = _TRACEPARENT.fullmatch(text)
+    # Version 00 has exactly four fields; a later version may have more (W3C Trace Context).
     if found is None or (found["version"] == "00" and found["more"]):
         return None
     trace_id, span_id = int(found["trace"], 16), int(found["span"], 16)
@@ -66,13 +66,13 @@ def read_traceparent(text: str) -> TraceParent | None:
     return TraceParent(trace_id, span_id, bool(int(found["flags"], 16) & _SAMPLED))
 
 
-class Harmless:
-    """Keeps what fails within from what is traced; the log is told of the first one."""
+class SuppressErrors:
+    """A context manager that suppresses every Exception in its block, and logs the first one."""
 
-    __slots__ = ("_is_told",)
+    __slots__ = ("_is_logged",)
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_logged = False
 
     def __enter__(self) -> None:
         """Do nothing."""
@@ -83,39 +83,39 @@ class Harmless:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """Let what is no mere failure out: a cancellation, the end of the program."""
+        """Suppress an Exception; let cancellation, KeyboardInterrupt and SystemExit pass."""
         del kind, traceback
         if not isinstance(error, Exception):
             return False
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             logger.error("tracing failed", exc_info=error)
         return True
 
 
-class _Budget:
-    """What may be had a second; what is left of one is gone with it."""
+class _RateLimit:
+    """Permit up to *per_s* calls of `take` in each second of the clock."""
 
-    __slots__ = ("_left", "_per_s", "_second")
+    __slots__ = ("_per_s", "_remaining", "_second")
 
     def __init__(self, per_s: int) -> None:
         self._per_s = per_s
-        self._left = per_s
+        self._remaining = per_s
         self._second = 0
 
     def take(self) -> bool:
-        """Take one; False: this second has none left."""
+        """Return whether one more call is permitted in this second, and count it if so."""
         second = int(time.monotonic())
         if second != self._second:
-            self._second, self._left = second, self._per_s
-        if not self._left:
+            self._second, self._remaining = second, self._per_s
+        if not self._remaining:
             return False
-        self._left -= 1
+        self._remaining -= 1
         return True
 
 
 class Span:
-    """One step of a trace; `end` last, once. Nothing here fails."""
+    """A span of OpenTelemetry whose methods never raise an Exception; call `end` once."""
 
     __slots__ = ("_span", "_tracing")
 
@@ -125,41 +125,42 @@ class Span:
 
     @property
     def trace_id(self) -> str:
-        """Of the trace that it belongs to, 32 hexadecimal digits."""
+        """The trace id, 32 hexadecimal digits."""
         return f"{self._span.get_span_context().trace_id:032x}"
 
     def child(self, name: str, kind: Kind, attributes: Attributes) -> Span | None:
-        """Return a step within this one; None: that failed."""
-        with self._tracing.harmless:
+        """Start and return a child span of this one; return None if that failed."""
+        with self._tracing.suppress_errors:
             return self._tracing.start(name, kind, self._span.get_span_context(), attributes)
         return None
 
     def end(self, attributes: Attributes, *, error: str | None = None) -> None:
-        """End it; *error* says in a word why it failed."""
-        with self._tracing.harmless:
+        """End the span with *attributes*; an *error* marks it as failed, and is its error.type."""
+        with self._tracing.suppress_errors:
             self._span.set_attributes(dict(attributes))
             if error is not None:
                 self._tracing.fail(self._span, error)
-        with self._tracing.harmless:
+        # A block of its own: the span ends even if its attributes are invalid.
+        with self._tracing.suppress_errors:
             self._span.end()
 
 
 class Tracing:
-    """Begins traces and steps of them; made by `start_tracing`, `stop` last."""
+    """Samples requests and starts spans; created by `start_tracing`."""
 
     def __init__(self, provider: TracerProvider, api: Any, *, ratio: float) -> None:  # noqa: ANN401 - the module
-        self.harmless: Final = Harmless()
-        """Around whatever is done for traces alone, amid what is to go on without them."""
+        self.suppress_errors: Final = SuppressErrors()
+        """Context manager for tracing code: its errors must not fail the traced request."""
         self._provider = provider
         self._api = api
-        self._log_of_rest = math.log1p(-ratio) if ratio < 1 else -math.inf
-        self._left = self._distance()
-        """How many are asked about until one is drawn, that one included."""
-        self._begun = _Budget(_BEGUN_A_SECOND)
-        self._drawn = _Budget(_DRAWN_A_SECOND)
-        self.followed = 0
-        """Steps that others keep open for long, who bound and count them here together."""
-        self._tracer = provider.get_tracer(_TELLER)
+        self._log_unsampled = math.log1p(-ratio) if ratio < 1 else -math.inf
+        self._countdown = self._distance()
+        """Calls of `sample` up to and including the next one that returns True."""
+        self._traces = _RateLimit(_MAX_TRACES_PER_S)
+        self._sampled = _RateLimit(_MAX_SAMPLED_PER_S)
+        self.open_spans = 0
+        """Open spans of deliveries, which may last long; `web.tracing` counts and limits them."""
+        self._tracer = provider.get_tracer(_SERVICE_NAME)
         kinds = api.SpanKind
         self._kinds = {
             "server": kinds.SERVER,
@@ -167,25 +168,28 @@ class Tracing:
             "consumer": kinds.CONSUMER,
         }
 
-    def wants(self, parent: TraceParent | None) -> bool:
-        """Tell whether what has this *parent*, None for none, has a trace; then it is to begin."""
+    def should_trace(self, parent: TraceParent | None) -> bool:
+        """Return whether to trace a request with this *parent*; call it once for each request."""
         if parent is None:
-            return self.draws()
-        return parent.is_sampled and self._begun.take()
+            return self.sample()
+        return parent.is_sampled and self._traces.take()
 
-    def draws(self) -> bool:
-        """Tell whether what has no parent has a trace; then it is to begin."""
-        self._left -= 1
-        if self._left > 0:
+    def sample(self) -> bool:
+        """Return whether to trace a request without a parent; call it once for each request."""
+        self._countdown -= 1
+        if self._countdown > 0:
             return False
-        self._left = self._distance()
-        return self._drawn.take() and self._begun.take()
+        self._countdown = self._distance()
+        return self._sampled.take() and self._traces.take()
 
     def _distance(self) -> float:
-        """Return how far it is to the next one drawn, as if each had been drawn by itself."""
-        if self._log_of_rest == 0:
+        """Draw at random how many calls of `sample` later the next request is sampled."""
+        # The geometric distribution: one random number decides about many requests.
+        # A ratio of 0 has the logarithm 0, and samples nothing. A ratio of 1 has -inf: the quotient
+        # is 0, and every request is sampled.
+        if self._log_unsampled == 0:
             return math.inf
-        return 1 + math.log(1 - random.random()) // self._log_of_rest  # noqa: S311 - a sample
+        return 1 + math.log(1 - random.random()) // self._log_unsampled  # noqa: S311 - a sample
 
     def begin(
         self,
@@ -196,8 +200,12 @@ class Tracing:
         *,
         ago_s: float = 0.0,
     ) -> Span | None:
-        """Begin a step below *parent*, or a trace, which began *ago_s* ago; None: that failed."""
-        with self.harmless:
+        """
+        Return a span that began *ago_s* seconds ago, as a child of *parent*; None if that failed.
+
+        Without a parent, the span begins a new trace.
+        """
+        with self.suppress_errors:
             context = None
             if parent is not None:
                 flags = self._api.TraceFlags(_SAMPLED)
@@ -212,15 +220,19 @@ class Tracing:
         self,
         name: str,
         kind: Kind,
-        above: trace.SpanContext | None,
+        parent: trace.SpanContext | None,
         attributes: Attributes,
         began_ns: int | None = None,
     ) -> Span:
-        """Begin a step below *above*, or a trace, at *began_ns* (since 1970), None for now."""
+        """
+        Return a span that began at *began_ns* (in ns since 1970; None: now); may raise.
+
+        It is a child of *parent*, or begins a new trace.
+        """
         api = self._api
-        # Never what may stand in a context variable: nothing puts anything there.
+        # An explicit parent: the current span in the context variables is never used here.
         context = api.set_span_in_context(
-            api.INVALID_SPAN if above is None else api.NonRecordingSpan(above)
+            api.INVALID_SPAN if parent is None else api.NonRecordingSpan(parent)
         )
         span = self._tracer.start_span(
             name,
@@ -232,41 +244,42 @@ class Tracing:
         return Span(self, span)
 
     def fail(self, span: trace.Span, error: str) -> None:
-        """Say that *span* has failed."""
+        """Set error.type and the error status of *span*."""
         span.set_attribute("error.type", error)
         span.set_status(self._api.StatusCode.ERROR)
 
     def discard(self) -> None:
-        """Undo `start_tracing`, where nothing has been begun."""
+        """Shut down the exporter at once; call it only if no span was started."""
         self._provider.shutdown()
 
     async def stop(self) -> None:
-        """Send what is left, within 2 s."""
+        """Export the remaining spans and shut down, giving up after `FLUSH_S`."""
         loop = asyncio.get_running_loop()
-        is_over = asyncio.Event()
+        is_done = asyncio.Event()
 
         def shut_down() -> None:
             self._provider.shutdown()
-            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                loop.call_soon_threadsafe(is_over.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(is_done.set)
 
-        # Not one that the end of the program waits for: nobody may be there to take it.
-        threading.Thread(target=shut_down, name="send the last spans", daemon=True).start()
+        # A daemon thread: the process must not wait for a collector that does not respond.
+        threading.Thread(target=shut_down, name="export last spans", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
-                await is_over.wait()
+                await is_done.wait()
 
 
 def start_tracing(*, ratio: float, version: str) -> Tracing:
     """
-    Return what sends traces to where the OTEL_EXPORTER_OTLP_* variables say.
+    Start an exporter of traces, and sample the share *ratio* of requests without a traceparent.
+
+    OpenTelemetry's OTEL_EXPORTER_OTLP_* variables configure the exporter.
 
     Raises:
-        SettingsError: The extra is not installed, or a variable OTEL_* cannot be used.
+        SettingRefused: The extra is not installed, or OpenTelemetry rejects a variable.
     """
-    check_otlp_variables(os.environ)
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - who has no traces does without it
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
             OTLPSpanExporter,
         )
@@ -278,19 +291,20 @@ def start_tracing(*, ratio: float, version: str) -> Tracing:
             "--tracing",
             f"{error}; install the extra tracing: pip install '.[tracing]' from the checkout",
         ) from error
-    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES beat what is said here.
-    said = Resource({"service.name": _TELLER, "service.version": version})
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these attributes.
+    resource = Resource({"service.name": _SERVICE_NAME, "service.version": version})
     try:
         provider = TracerProvider(
             sampler=sampling.ALWAYS_ON,
-            resource=said.merge(_from_environment()),
+            resource=resource.merge(_from_environment()),
+            # `Tracing.stop` shuts it down, and waits for `FLUSH_S` at most.
             shutdown_on_exit=False,
         )
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except Exception as error:
-        # It reads its variables there, and has no error of its own for them.
+        # The SDK reads its variables here, and has no exception class for invalid ones.
         raise SettingRefused(
-            "--tracing", f"a variable OTEL_* cannot be used ({error}); correct it, or unset it"
+            "--tracing", f"an OTEL_* variable is invalid ({error}); correct or unset it"
         ) from error
     return Tracing(provider, trace, ratio=ratio)
 

@@ -1,1 +1,1 @@
-"""HTTP and WebSockets: what a browser or a curl sees of the gateway."""
+"""HTTP and WebSockets: the public port and the management port of the gateway."""

@@ -1,4 +1,8 @@
-"""The application of the public port: FastAPI; publishing and WebSockets are before it."""
+"""
+The ASGI application of the public port, for all requests except publishes and upgrades.
+
+`HttpProtocol` handles those two itself, and calls the application for all others.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,27 @@ from fastapi.exceptions import RequestValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Forbidden, GatewayError, InvalidRequest
-from gateway.protocol.http_api import OK
-from gateway.protocol.http_routes import ROUTES, Options, find_route
-from gateway.web.access import request_id_of
-from gateway.web.answers import Answer, Headers, send_answer, text_answer
-from gateway.web.faults import UPGRADE_REQUIRED, problem, render
-from gateway.web.http_account import counted
-from gateway.web.origins import OriginPolicy, page_of
-from gateway.web.page_folder import PageFolder
-from gateway.web.static_files import CONSOLE_ROUTES, MODULE_ROUTES, READING
-from gateway.web.unrouted import answer_unrouted, is_unrouted
-from gateway.web.websocket_handshake import read_plain_request
-from gateway.web.websocket_port import Upgrade
+from gateway.protocol.http_api import OK, ROUTES, OptionsResponse, find_route
+from gateway.web.errors import (
+    UPGRADE_REQUIRED,
+    is_not_found,
+    not_found_response,
+    problem_response,
+    render_problem,
+)
+from gateway.web.metrics import count_responses, init_routes
+from gateway.web.origins import OriginPolicy, origins_and_host
+from gateway.web.responses import (
+    Headers,
+    HttpResponse,
+    request_id_from,
+    send_response,
+    text_response,
+)
+from gateway.web.site.assets import CONSOLE_ROUTES, MODULE_ROUTES, READING
+from gateway.web.site.static_dir import StaticDir
+from gateway.web.websocket.handshake import read_plain_request
+from gateway.web.websocket.protocol import Upgrade
 
 PUBLIC_ROUTES: Mapping[str, tuple[str, ...]] = {
     **{path: methods for path, methods in ROUTES.items() if path != "/config/:opt"},
@@ -33,101 +46,111 @@ PUBLIC_ROUTES: Mapping[str, tuple[str, ...]] = {
     **MODULE_ROUTES,
     **CONSOLE_ROUTES,
 }
-"""Every path of the public port and its methods; those that publish are `HttpPort`'s."""
+"""Every path of the public port with its methods, including publishes and upgrades."""
 
 _ALLOW_ORIGIN = b"access-control-allow-origin"
 _READING = {"GET", "HEAD", "OPTIONS"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebParts:
-    """What the application needs of the rest of the house."""
+class AppContext:
+    """The dependencies of the application."""
 
     origins: OriginPolicy = field(default_factory=OriginPolicy)
-    """Which pages may call."""
+    """Web pages that may send requests."""
     routers: Sequence[APIRouter] = ()
-    """What FastAPI answers beside /ping: administration, documentation, files for browsers."""
+    """Routes besides /ping: administration, documentation, files for browsers."""
     has_console: bool = True
-    """Whether /console is among them."""
-    page_folder: PageFolder | None = None
-    """What is under everything else; None: nothing."""
-    refuse_upgrade: Callable[[Upgrade], Answer | None] = lambda _upgrade: None
-    """What an upgrade of /sub would be refused with, as far as that can be told without one."""
+    """True if *routers* include /console."""
+    static_dir: StaticDir | None = None
+    """Serves the files of --static-dir at paths that have no route; None without --static-dir."""
+    refuse_upgrade: Callable[[Upgrade], HttpResponse | None] = lambda _upgrade: None
+    """Returns the response that would refuse an upgrade of /sub; None if no reason is known."""
 
 
 def public_routes(*, console: bool) -> Mapping[str, tuple[str, ...]]:
-    """Return `PUBLIC_ROUTES`, without those of the console where that is not there."""
+    """Return `PUBLIC_ROUTES`, without the console if it is disabled."""
     absent = {} if console else CONSOLE_ROUTES
     return {path: methods for path, methods in PUBLIC_ROUTES.items() if path not in absent}
 
 
-def create_app(parts: WebParts) -> ASGIApp:
-    """Return the ASGI application of the public port: what `HttpProtocol` does not answer."""
+def create_app(parts: AppContext) -> ASGIApp:
+    """Return the ASGI application of the public port."""
     return _PublicApp(parts)
 
 
 class _PublicApp:
-    """Sends each scope where it belongs; gives every request its id."""
+    """Check origins, add common headers, serve static files, and delegate the rest to FastAPI."""
 
-    def __init__(self, parts: WebParts) -> None:
+    def __init__(self, parts: AppContext) -> None:
         self._origins = parts.origins
         self._routes = public_routes(console=parts.has_console)
-        self._page_folder = parts.page_folder
+        init_routes(self._routes)
+        self._static_dir = parts.static_dir
         self._rest = _create_rest(parts, self._routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._http(scope, receive, counted(scope, send, self._routes))
+            # Outermost, so that preflights, refused requests and static files are counted, too.
+            await self._http(scope, receive, count_responses(scope, send, self._routes))
         else:
             await self._rest(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
-        request_id = request_id_of(headers)
-        page, host = page_of(headers)
+        request_id = request_id_from(headers)
+        page, host = origins_and_host(headers)
         more: Headers = [(b"x-request-id", request_id.encode())]
         if page:
+            # Before the check: to a page that is not allowed, `preflight` responds with the reason.
             if scope["method"] == "OPTIONS" and (answer := self._preflight(scope)):
-                await send_answer(send, answer)
+                await send_response(send, answer)
                 return
-            more += self._origins.answer_headers(page)
+            more += self._origins.cors_headers(page)
 
-        async def send_with_more(event: Message) -> None:
+        async def send_with_headers(event: Message) -> None:
             if event["type"] == "http.response.start":
-                event["headers"] = _joined(event["headers"], more)
+                event["headers"] = _merge_headers(event["headers"], more)
             await send(event)
 
+        # Reading needs no check: without CORS headers, a page cannot read the response.
         if scope["method"] not in _READING:
             try:
                 self._origins.check(page, host, is_secure=scope.get("scheme") == "https")
             except Forbidden as error:
-                await send_answer(send_with_more, problem(error, request_id))
+                await send_response(send_with_headers, problem_response(error, request_id))
                 return
+        # For the handlers, whose error responses have the same id in their body.
         scope.setdefault("state", {})["request_id"] = request_id
-        if await self._serve_page(scope, receive, send_with_more):
+        if await self._serve_static(scope, receive, send_with_headers):
             return
-        await self._rest(scope, receive, send_with_more)
+        await self._rest(scope, receive, send_with_headers)
 
-    async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer with a file of the operator's folder; False: nothing was sent."""
+    async def _serve_static(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Send a file of --static-dir; return False, with nothing sent, if there is none."""
         method, path = scope["method"], scope["path"]
         return (
-            self._page_folder is not None
+            self._static_dir is not None
             and method in READING
-            and is_unrouted(method, path, self._routes)
-            and await self._page_folder.serve(scope, receive, send)
+            and is_not_found(method, path, self._routes)
+            and await self._static_dir.serve(scope, receive, send)
         )
 
-    def _preflight(self, scope: Scope) -> Answer | None:
-        """Return what a browser is told that asks before it posts; None: it does not."""
+    def _preflight(self, scope: Scope) -> HttpResponse | None:
+        """Return the response to a CORS preflight; None if the request is not one."""
         found = find_route("OPTIONS", scope["path"], routes=self._routes)
-        if not isinstance(found, Options):
+        if not isinstance(found, OptionsResponse):
             return None
         return self._origins.preflight(scope["headers"], found.allow)
 
 
-def _joined(headers: Headers, more: Headers) -> Headers:
-    """Return the *headers* of an answer with *more*; who lets every page read has said so there."""
+def _merge_headers(headers: Headers, more: Headers) -> Headers:
+    """
+    Return the *headers* of a route's response together with *more*.
+
+    *more* replaces headers of the same name. Only if *headers* already allow an origin, as those of
+    /nsq.js do, the CORS headers of *more* are left out.
+    """
     names = {name for name, _ in more}
     if any(name == _ALLOW_ORIGIN for name, _ in headers):
         more = [header for header in more if header[0] == b"x-request-id"]
@@ -135,9 +158,9 @@ def _joined(headers: Headers, more: Headers) -> Headers:
     return [*(header for header in headers if header[0] not in names), *more]
 
 
-def _create_rest(parts: WebParts, routes: Mapping[str, tuple[str, ...]]) -> FastAPI:
-    """Return the FastAPI application of everything that is not measured in requests a second."""
-    unrouted = partial(_unrouted, routes)
+def _create_rest(parts: AppContext, routes: Mapping[str, tuple[str, ...]]) -> FastAPI:
+    """Return the FastAPI application with all routes except publishes and upgrades."""
+    unrouted = partial(_not_found, routes)
     rest = FastAPI(
         openapi_url=None,  # the contract is openapi.yaml, written by hand
         redirect_slashes=False,
@@ -146,6 +169,7 @@ def _create_rest(parts: WebParts, routes: Mapping[str, tuple[str, ...]]) -> Fast
             405: unrouted,
             RequestValidationError: _invalid,
             GatewayError: _failed,
+            # Starlette sends this response, then raises the error again, so that uvicorn logs it.
             Exception: _failed,
         },
     )
@@ -157,49 +181,53 @@ def _create_rest(parts: WebParts, routes: Mapping[str, tuple[str, ...]]) -> Fast
 
 
 async def _ping(request: Request) -> Response:
-    """Say that this process answers."""
-    return _response(text_answer(200, OK, request.state.request_id))
+    """Respond OK."""
+    return _response(text_response(200, OK, request.state.request_id))
 
 
 async def _sub_without_upgrade(
-    refuse: Callable[[Upgrade], Answer | None], request: Request
+    refuse: Callable[[Upgrade], HttpResponse | None], request: Request
 ) -> Response:
-    """Say why an upgrade would be refused, which a browser keeps from its page, or how to ask."""
+    """
+    Respond to a plain GET of /sub: why an upgrade would be refused, or how to connect.
+
+    A page can read this response, whereas browsers hide the response to a refused upgrade from it.
+    """
     answer = refuse(read_plain_request(request.scope))
     if answer is not None:
         status, headers, body = answer
         if status == HTTPStatus.FORBIDDEN:
-            # A page that may not call is told at least that.
+            # CORS: let a page that may not connect read the reason.
             headers = [*headers, (_ALLOW_ORIGIN, b"*")]
         return _response((status, headers, body))
-    status, headers, body = render(
+    status, headers, body = render_problem(
         UPGRADE_REQUIRED,
-        "/sub is a WebSocket: connect to ws://HOST/sub?topic=TOPIC&channel=CHANNEL",
+        "/sub is a WebSocket endpoint; connect to ws://HOST/sub?topic=TOPIC&channel=CHANNEL",
         request.state.request_id,
     )
     upgrade = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]
     return _response((status, [*headers, *upgrade], body))
 
 
-async def _unrouted(
+async def _not_found(
     routes: Mapping[str, tuple[str, ...]], request: Request, error: Exception
 ) -> Response:
-    """Answer as nsqd does to a path or a method that is not there."""
+    """Respond to an unknown path or method as nsqd does."""
     del error
-    return _response(answer_unrouted(request.scope, routes, request.state.request_id))
+    return _response(not_found_response(request.scope, routes, request.state.request_id))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Answer for FastAPI's own checks with nsqd's token."""
+    """Respond with nsqd's token INVALID_REQUEST if FastAPI's validation failed."""
     return await _failed(request, InvalidRequest("INVALID_REQUEST", str(error)))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Answer with the row of the table of faults."""
-    return _response(problem(error, request.state.request_id))
+    """Respond with the problem for *error*."""
+    return _response(problem_response(error, request.state.request_id))
 
 
-def _response(answer: Answer) -> Response:
+def _response(answer: HttpResponse) -> Response:
     status, headers, body = answer
     response = Response(body, status)
     response.raw_headers = headers

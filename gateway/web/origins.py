@@ -1,8 +1,8 @@
 """
-Which web pages may call: a browser says in ``Origin`` what page a request comes from.
+Check the origin of web pages, by the ``Origin`` header that browsers add to requests.
 
-Everything else sends no Origin and is not meant. A page passes when it is our own or on the list;
-one on the list may read the answers too, which a browser keeps from it otherwise (CORS).
+Clients other than browsers send no Origin and are not affected. Pages of the gateway's own origin
+and pages of --allow-origin may send requests; CORS headers let the latter read the responses, too.
 Source: RFC 6454; RFC 6455 §10.2; Fetch, "CORS protocol".
 """
 
@@ -13,127 +13,135 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from gateway.errors import Forbidden
-from gateway.web.access import request_id_of
-from gateway.web.answers import Answer, Headers
-from gateway.web.faults import problem
+from gateway.web.errors import problem_response
+from gateway.web.responses import Headers, HttpResponse, request_id_from
 
-EVERY_PAGE = "*"
-"""On the list it stands for every page there is, one without an origin (``null``) included."""
+ANY_ORIGIN = "*"
+"""Allows all pages, including those without an origin (``null``)."""
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 _HOST_AND_PORT = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
 _SHOWN = 100
 _MAX_AGE_S = 600
-"""How long a browser may remember what a preflight was told; more than most of them do."""
+"""Seconds for which a browser may keep the response to a preflight; browsers have own limits."""
 
+# The response headers that a script may read in addition to the few that CORS always allows.
 _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id, Retry-After, X-Nsq-Content-Type")
+# So that no cache sends a response for one page to another page.
 _VARY = (b"vary", b"Origin")
+# Browsers send it if a page of the internet calls an address of a private network.
 _PRIVATE_NETWORK = b"access-control-request-private-network"
 
 
 class OriginPolicy:
     """
-    The pages that may call, besides our own.
+    The rules for which web pages may send requests, and which may read the responses.
 
-    A page is our own when host and port of its ``Origin`` are those of ``Host``. Its scheme has to
-    be https where the request is known to have come by TLS; else it is not compared, for a proxy
-    that we know nothing of may speak TLS where we do not. Anybody can let a name of
-    theirs resolve to 127.0.0.1 (DNS rebinding); the browser then sends that name in both headers.
+    A page has the same origin if host and port of its ``Origin`` equal ``Host``. If the request is
+    known to use TLS, the scheme of the page must be https; otherwise the scheme is not compared,
+    since an unknown proxy may terminate TLS.
 
     Args:
         allowed: Origins as browsers write them, ``https://example.org`` or with a port;
-            `EVERY_PAGE` allows all.
-        trusts_host: Whether any ``Host`` may be our own. When not, as on a port that only this
-            machine reaches, it has to be an IP address, ``localhost`` or a name below that.
+            `ANY_ORIGIN` allows all.
+        trusts_host: If False, as on a loopback address, a page has the same origin only if ``Host``
+            is an IP address, ``localhost`` or a name below it. This is against DNS rebinding: an
+            attacker's name resolves to 127.0.0.1, and the browser sends it as ``Origin`` and as
+            ``Host``.
     """
 
     def __init__(self, allowed: Collection[str] = (), *, trusts_host: bool = True) -> None:
-        self._allows_all = EVERY_PAGE in allowed
+        self._allows_all = ANY_ORIGIN in allowed
         self._allowed = frozenset(_without_default_port(origin.encode()) for origin in allowed)
         self._trusts_host = trusts_host
 
     def check(self, origins: Sequence[bytes], host: bytes, *, is_secure: bool = False) -> None:
         """
-        Let a request pass whose *origins* all may call; without any it comes from no page.
+        Check that pages with these *origins* may send a request to *host*.
 
-        *is_secure*: the request came by TLS, to us or to a proxy that is trusted. A page that came
-        without is then another one: whoever stands in between may have written it.
+        *is_secure* means that the request used TLS, with this gateway or with a trusted proxy. Then
+        a page that was loaded without TLS has another origin: an attacker may have modified it.
 
         Raises:
-            Forbidden: One of them is neither our own nor on the list.
+            Forbidden: One of *origins* is neither the same origin as *host* nor allowed.
         """
         for origin in origins:
-            if self._is_listed(origin):
+            # What the operator allows is allowed as it is, even a page loaded over http.
+            if self._is_allowed(origin):
                 continue
-            if not self._is_own(origin, host):
+            if not self._is_same_origin(origin, host):
                 raise Forbidden(self._refusal(origin, host))
             if is_secure and origin.lower().startswith(b"http:"):
                 page = origin[:_SHOWN].decode("latin-1")
                 raise Forbidden(
-                    f"a page of {page!r} came without TLS and may not call this port, which is "
-                    f"called with it; open it with https, or start with --allow-origin {page}"
+                    f"a page of {page!r} was loaded over http, but this port uses https; "
+                    f"open the page with https, or start with --allow-origin {page}"
                 )
 
-    def answer_headers(self, origins: Sequence[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    def cors_headers(self, origins: Sequence[bytes]) -> tuple[tuple[bytes, bytes], ...]:
         """
-        Return what an answer has to say for the page on the list that asked to read it.
+        Return the CORS headers that let an allowed page read a response, or an error response.
 
-        Errors too: the page is to read why. Our own page needs none, and a foreign one gets none,
-        nor does a request with two Origins, which no browser sends.
+        Empty for pages of the same origin, which need none; for pages that are not allowed; and
+        for requests with two Origins, which no browser sends.
         """
-        if len(origins) != 1 or not self._is_listed(origins[0]):
+        if len(origins) != 1 or not self._is_allowed(origins[0]):
             return ()
         allow = b"*" if self._allows_all else origins[0]
         return (b"access-control-allow-origin", allow), _EXPOSED, _VARY
 
-    def preflight(self, headers: Iterable[tuple[bytes, bytes]], methods: str) -> Answer | None:
+    def preflight(
+        self, headers: Iterable[tuple[bytes, bytes]], methods: str
+    ) -> HttpResponse | None:
         """
-        Return the answer to a browser that asks, with OPTIONS, what a foreign page may send.
+        Return the response to a CORS preflight, in which a browser asks before it sends a request.
 
         Args:
-            headers: Of the request, names in small letters.
-            methods: What is allowed there, as in ``Allow``.
+            headers: The headers of the preflight, with lower-case names.
+            methods: The methods of the requested path, as in ``Allow``.
 
-        Returns 204 for a page on the list, 403 for any other; None when this is no preflight, or
-        when our own page asks: what OPTIONS answers else holds. Source: Fetch, "CORS-preflight
-        fetch"; Private Network Access, "CORS preflight".
+        Returns:
+            204 for an allowed page, 403 for others; None if the request is no preflight or comes
+            from a page of the same origin. Source: Fetch, "CORS-preflight fetch"; Private Network
+            Access, "CORS preflight".
         """
         headers = list(headers)
-        asked = dict(headers)
-        origins, host = page_of(headers)
-        if not origins or b"access-control-request-method" not in asked:
+        requested = dict(headers)
+        origins, host = origins_and_host(headers)
+        if not origins or b"access-control-request-method" not in requested:
             return None
-        answer = [*self.answer_headers(origins)]
-        if not answer:
+        cors = [*self.cors_headers(origins)]
+        if not cors:
             try:
                 self.check(origins, host)
             except Forbidden as error:
-                return problem(error, request_id_of(headers))
+                return problem_response(error, request_id_from(headers))
+            # The same origin: CORS does not apply, and OPTIONS gets the response that nsqd gives.
             return None
-        answer += _permissions(methods)
-        if asked.get(_PRIVATE_NETWORK) == b"true":
-            answer.append((b"access-control-allow-private-network", b"true"))
-        return 204, answer, b""
+        cors += _permissions(methods)
+        if requested.get(_PRIVATE_NETWORK) == b"true":
+            cors.append((b"access-control-allow-private-network", b"true"))
+        return 204, cors, b""
 
-    def _is_listed(self, origin: bytes) -> bool:
+    def _is_allowed(self, origin: bytes) -> bool:
         return self._allows_all or _without_default_port(origin) in self._allowed
 
-    def _is_own(self, origin: bytes, host: bytes) -> bool:
-        return _is_same(origin, host) and (self._trusts_host or _is_of_this_machine(host))
+    def _is_same_origin(self, origin: bytes, host: bytes) -> bool:
+        return _is_same_host(origin, host) and (self._trusts_host or _is_local(host))
 
     def _refusal(self, origin: bytes, host: bytes) -> str:
         page, here = (value[:_SHOWN].decode("latin-1") for value in (origin, host))
         text = f"a page of {page!r} may not call {here!r}"
-        if _is_same(origin, host):
+        if _is_same_host(origin, host):
             return (
-                f"{text}: this port is for its own machine, and anybody can let a name lead here; "
-                f"if the name is yours, of a proxy in front say, start with --allow-origin {page}"
+                f"{text}: this port accepts only localhost or an IP address as Host (protection "
+                f"against DNS rebinding); behind a proxy, start with --allow-origin {page}"
             )
-        return f"{text}; --allow-origin lists the pages that may"
+        return f"{text}; allow it with --allow-origin"
 
 
-def page_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
-    """Return every ``Origin`` of *headers*, and their ``Host``; names are in small letters."""
+def origins_and_host(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]:
+    """Return all values of ``Origin`` and the value of ``Host``; names must be lower case."""
     origins = []
     host = b""
     for name, value in headers:
@@ -144,34 +152,37 @@ def page_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], bytes]
     return origins, host
 
 
-def own_page_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+def same_origin_referer(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """
-    Return the origin of the page that a GET comes from, where that is the page's own host.
+    Return the origin of the page in ``Referer`` if its host equals ``Host``, otherwise None.
 
-    A browser leaves ``Origin`` out then, where for a WebSocket it would send it; ``Referer`` tells.
+    Used for a plain GET of /sub, which asks why an upgrade would be refused: browsers send
+    ``Origin`` with an upgrade, but not with a plain GET of the same origin.
     """
     named = dict(headers)
     scheme, separator, rest = named.get(b"referer", b"").partition(b"://")
     origin = scheme + separator + rest.partition(b"/")[0]
-    return origin if _is_same(origin, named.get(b"host", b"")) else None
+    return origin if _is_same_host(origin, named.get(b"host", b"")) else None
 
 
-def _is_same(origin: bytes, host: bytes) -> bool:
-    """Tell whether the page of *origin* came from *host*; ``null`` never did."""
+def _is_same_host(origin: bytes, host: bytes) -> bool:
+    """Return whether *host* is the host and port of *origin*; False for the origin ``null``."""
     scheme, separator, origin_host = origin.lower().partition(b"://")
     host = host.lower()
     if not (scheme and separator and host):
         return False
+    # Browsers omit the default port; Host may contain it.
     port = _DEFAULT_PORTS.get(scheme, b":")
     return origin_host.removesuffix(port) == host.removesuffix(port)
 
 
-def _is_of_this_machine(host: bytes) -> bool:
-    """Tell whether *host* is an address, or a name that every browser keeps on its machine."""
+def _is_local(host: bytes) -> bool:
+    """Return whether *host* is an IP address, or a name that always resolves to loopback."""
     found = _HOST_AND_PORT.fullmatch(host.lower())
     if found is None:
         return False
     name = found[1].decode("latin-1")
+    # Names below localhost always mean loopback (RFC 6761 §6.3).
     if name == "localhost" or name.removesuffix(".localhost") not in {name, ""}:
         return True
     try:
@@ -182,14 +193,14 @@ def _is_of_this_machine(host: bytes) -> bool:
 
 
 def _without_default_port(origin: bytes) -> bytes:
-    """Return *origin* in small letters, and as a browser writes it."""
+    """Return *origin* in lower case and without the default port, as browsers send it."""
     origin = origin.lower()
     scheme = origin.partition(b"://")[0]
     return origin.removesuffix(_DEFAULT_PORTS.get(scheme, b":"))
 
 
 def _permissions(methods: str) -> Headers:
-    """Return what a page may send."""
+    """Return the headers of a preflight's response that list what the page may send."""
     return [
         (b"access-control-allow-methods", methods.encode()),
         (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),

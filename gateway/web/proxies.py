@@ -1,12 +1,12 @@
 """
-Who calls from behind a proxy: what ``X-Forwarded-For`` and ``X-Forwarded-Proto`` say, if believed.
+Identify clients behind trusted proxies, by ``X-Forwarded-For`` and ``X-Forwarded-Proto``.
 
-Anybody can send these headers. They are read only on a connection that comes from a proxy that the
-operator named, and ``X-Forwarded-For`` from its right end, where that proxy wrote the address that
-it saw; what stands left of the first stranger is that stranger's own tale.
+Since anyone can send these headers, they are read only on connections from proxies that the
+operator trusts. ``X-Forwarded-For`` is read from its right end, where each proxy appends the
+address it saw; entries left of the first untrusted address may be forged.
 
-``X-Forwarded-Host`` is not read: ``Host`` alone says where a page believes to be, and whether it
-is our own page must not hang on a second header that a proxy may pass on unseen.
+``X-Forwarded-Host`` is ignored: the same-origin check must not depend on a header that a proxy may
+pass through unchanged.
 """
 
 from __future__ import annotations
@@ -19,61 +19,70 @@ from typing import NamedTuple, TypeAlias
 
 _Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_MOST_HOPS = 32
-"""What is walked past at most; no chain of proxies is so long."""
+_MAX_HOPS = 32
+"""Maximum number of entries that are read from the right end of a header."""
+_MAX_ADDRESS_BYTES = 128
+"""Maximum size of an entry; no address with zone, brackets and port is as long."""
 _FOR, _PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 _BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
 _WITH_PORT = re.compile(r"([0-9.]+):[0-9]{1,5}")
 
 
 class Caller(NamedTuple):
-    """Who calls, as far as it is known."""
+    """The client that sent a request, perhaps through proxies."""
 
     address: str
-    """The host; empty where there is none, as at a socket in the file system."""
+    """The IP address; empty if there is none, as with a Unix domain socket."""
     is_secure: bool
-    """Whether it is known that the caller speaks TLS, with us or with a proxy of ours."""
+    """True if the client is known to use TLS, with this gateway or with a trusted proxy."""
 
 
-NOBODY = Caller("", is_secure=False)
+UNKNOWN_CALLER = Caller("", is_secure=False)
 
 
 class TrustedProxies:
     """
-    The proxies whose headers are believed.
+    The proxies whose forwarding headers are trusted.
 
     Args:
-        networks: Addresses and networks as ``10.0.0.0/8``, ``fd00::/8``, ``192.0.2.7``.
+        networks: Addresses and networks, such as ``10.0.0.0/8``, ``fd00::/8``, ``192.0.2.7``.
     """
 
     def __init__(self, networks: Sequence[str] = ()) -> None:
         self._networks = tuple(map(ipaddress.ip_network, networks))
+        # Cached, since every new connection asks, and clients connect from few addresses again and
+        # again.
         self.trusts = lru_cache(maxsize=4_096)(self._trusts)
-        """Whether a host is one of them; told by its address."""
+        """Returns whether an address belongs to a trusted proxy."""
 
     def caller(self, peer: Caller, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """
-        Return who calls over a connection from the trusted proxy *peer*.
+        Return the client of a request with *headers* that the trusted proxy *peer* has forwarded.
 
-        *headers* have names in small letters. Where the proxy names nobody, or something that is
-        no address, it is the proxy itself.
+        The names of *headers* are lower case. Without a valid address in them, return the address
+        of the proxy itself.
         """
-        hops: list[bytes] = []
-        protocols: list[bytes] = []
+        # Lists, since a proxy may append a header of its own instead of an item to the last one;
+        # several headers mean the same as one with all items (RFC 9110 §5.3).
+        values: dict[bytes, list[bytes]] = {_FOR: [], _PROTO: []}
         for name, value in headers:
-            if name == _FOR:
-                hops += value.split(b",")
-            elif name == _PROTO:
-                protocols += value.split(b",")
-        # Of several proxies the nearest is the last one; it may speak for those before it.
+            if name in values:
+                values[name].append(value)
+        hops, protocols = _last_items(values[_FOR]), _last_items(values[_PROTO])
+        # Any proxy of the chain may have terminated TLS.
         is_secure = peer.is_secure or any(each.strip().lower() == b"https" for each in protocols)
-        return Caller(self._first_stranger(peer.address, hops), is_secure)
+        return Caller(self.first_untrusted_hop(peer.address, hops), is_secure)
 
-    def _first_stranger(self, peer: str, hops: Sequence[bytes]) -> str:
-        """Return the first address from the right that is no proxy's; the last one if all are."""
+    def first_untrusted_hop(self, peer: str, hops: Sequence[bytes]) -> str:
+        """
+        Return the first address of *hops* that is not a trusted proxy: that of the client.
+
+        *hops* start with the one nearest to this gateway. If all are trusted proxies, return the
+        last one, which is farthest; if one before the result is invalid, return *peer*.
+        """
         found = peer
-        for hop in reversed(hops[-_MOST_HOPS:]):
-            address = _address_in(hop.decode("latin-1").strip())
+        for hop in hops:
+            address = _address_in(hop.strip())
             if address is None:
                 return peer
             found = address
@@ -91,8 +100,24 @@ class TrustedProxies:
         )
 
 
-def _address_in(text: str) -> str | None:
-    """Return the address that *text* is, without a port; None when it is none."""
+def _last_items(values: Sequence[bytes]) -> list[bytes]:
+    """Return the last `_MAX_HOPS` items of the list header *values*, in reverse order."""
+    items: list[bytes] = []
+    for value in reversed(values):
+        left = _MAX_HOPS - len(items)
+        if left <= 0:
+            break
+        # rsplit reads no more than `left` items, and leaves all others in the first part, which the
+        # slice skips if there is one.
+        items += value.rsplit(b",", left)[: -left - 1 : -1]
+    return items
+
+
+def _address_in(hop: bytes) -> str | None:
+    """Return the address in *hop*, without a port; None if it is invalid."""
+    if len(hop) > _MAX_ADDRESS_BYTES:
+        return None
+    text = hop.decode("latin-1")
     found = _BRACKETED.fullmatch(text) or _WITH_PORT.fullmatch(text)
     try:
         return str(_plain(found[1] if found else text))
@@ -101,6 +126,6 @@ def _address_in(text: str) -> str | None:
 
 
 def _plain(host: str) -> _Ip:
-    """Return the address *host*, IPv4 where it is written as IPv6, without a zone."""
+    """Parse the IP address *host*, without its zone; return IPv4-mapped IPv6 as IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -15,7 +15,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* A name made of the full one and a suffix, 63 characters at most: (list . "suffix") */}}
+{{/* The full name with a suffix, at most 63 characters: (list . "suffix") */}}
 {{- define "nsq-gateway.suffixed" -}}
 {{- $suffix := index . 1 | trunc 40 | trimSuffix "-" -}}
 {{- $room := sub 62 (len $suffix) | int -}}
@@ -28,7 +28,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: gateway
 {{- end -}}
 
-{{/* Labels of an object: what is common to all, then ours, which nobody overrides. */}}
+{{/* Labels of an object: commonLabels, then the fixed ones, which values cannot override. */}}
 {{- define "nsq-gateway.labels" -}}
 {{- $ours := dict
       "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
@@ -70,7 +70,7 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* The settings that the file holds: those of the values, and where secrets are mounted. */}}
+{{/* Settings in the file: those of the values, and the paths of mounted secrets. */}}
 {{- define "nsq-gateway.settings" -}}
 {{- $all := dict -}}
 {{- range $name, $value := .Values.settings -}}
@@ -92,23 +92,63 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- if .Values.broker.embedded -}}{{- $_ := set $all "embedded_broker" true -}}{{- end -}}
+{{- if and (kindIs "invalid" .Values.settings.sockets_buffer_bytes) (dig "limits" "memory" "" .Values.resources) -}}
+{{- $_ := set $all "sockets_buffer_bytes" (include "nsq-gateway.socketsRoomBytes" . | int64 | max 1048576) -}}
+{{- end -}}
 {{- toJson $all -}}
 {{- end -}}
 
-{{/* The file itself: one line for each setting. */}}
+{{/* Bytes of a quantity such as 1Gi, 1500M or 1073741824. */}}
+{{- define "nsq-gateway.bytes" -}}
+{{- if kindIs "string" . -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[kKMGT]i?$" . -}}
+{{- mulf (. | trimSuffix $unit | float64) (index $units $unit) | int64 -}}
+{{- else -}}
+{{- int64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Unsent bytes allowed for all sockets together (sockets_buffer_bytes): the rest of the memory limit. Each counted byte
+needs 1.25 bytes of memory; docs/kubernetes.md explains the other numbers.
+*/}}
+{{- define "nsq-gateway.socketsRoomBytes" -}}
+{{- $settings := .Values.settings -}}
+{{- $sockets := ternary 1000 $settings.max_sockets (kindIs "invalid" $settings.max_sockets) -}}
+{{- $http := ternary 10000 $settings.max_http_connections (kindIs "invalid" $settings.max_http_connections) -}}
+{{- $publish := ternary 67108864 $settings.publish_buffer_bytes (kindIs "invalid" $settings.publish_buffer_bytes) -}}
+{{- $connections := ternary 4 $settings.nsqd_connections (kindIs "invalid" $settings.nsqd_connections) -}}
+{{- $taken := addf (mul 72 1048576) (mulf 1.1 $publish) (mulf 3 2097152 $connections) (mulf 12288 $http) (mulf 73728 $sockets) -}}
+{{- divf (subf (include "nsq-gateway.bytes" .Values.resources.limits.memory | float64) $taken) 1.25 | floor | int64 -}}
+{{- end -}}
+
+{{/* Content of the settings file: one line for each setting. */}}
 {{- define "nsq-gateway.toml" -}}
 {{- range $name, $value := include "nsq-gateway.settings" . | fromJson }}
 {{ $name }} = {{ $value | toJson }}
 {{- end }}
 {{- end -}}
 
-{{/* "true" where the public port speaks TLS, by a Secret of the values or by paths in the settings. */}}
+{{/* "true" if the public port uses TLS, from a Secret of the values or from paths in the settings. */}}
 {{- define "nsq-gateway.speaksTls" -}}
 {{- $settings := include "nsq-gateway.settings" . | fromJson -}}
 {{- if or $settings.tls_cert $settings.tls_key -}}true{{- end -}}
 {{- end -}}
 
-{{/* "true" where `helm test` can pass: it speaks no TLS, and brings a secret where one is asked for. */}}
+{{/*
+"true" if an Ingress routes to pods that use TLS without an annotation for it. There is no standard annotation; each
+controller has its own, on the Ingress or on the Service: backend-protocol (ingress-nginx, HAProxy Ingress, AWS),
+serversscheme (Traefik), server-ssl (HAProxy), upstream-protocol (Contour), app-protocols (GKE), ssl-services (NGINX).
+*/}}
+{{- define "nsq-gateway.ingressSpeaksPlain" -}}
+{{- if and .Values.ingress.enabled (include "nsq-gateway.speaksTls" .) -}}
+{{- $names := concat (keys .Values.ingress.annotations) (keys .Values.service.annotations) (keys .Values.commonAnnotations) | join " " -}}
+{{- if not (regexMatch "backend-protocol|serversscheme|serverstransport|server-ssl|upstream-protocol|app-protocols|ssl-services" $names) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" if `helm test` can pass: it does not support TLS, and needs a secret if AUTH is required. */}}
 {{- define "nsq-gateway.runsTest" -}}
 {{- $secret := include "nsq-gateway.testSecret" . | fromJson -}}
 {{- if and .Values.tests.enabled (not (include "nsq-gateway.speaksTls" .)) (or .Values.settings.insecure $secret.name) -}}true{{- end -}}
@@ -119,7 +159,7 @@ annotations:
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}
 
-{{/* Names of the Secrets that are mounted, by the folder of each. */}}
+{{/* Names of the mounted Secrets, by mount directory. */}}
 {{- define "nsq-gateway.secretMounts" -}}
 {{- $mounts := dict -}}
 {{- range $folder, $name := dict "auth" .Values.secrets.auth.name "admin" .Values.secrets.admin.name "tls" .Values.secrets.tls.name "nsqd-tls" .Values.secrets.nsqdTls.name -}}
@@ -129,31 +169,32 @@ annotations:
 {{- end -}}
 
 {{/*
-Seconds that a pod needs to end, from preStop to its last answer:
-  preStop + drain_in_flight_s + drain_window_s + publish_timeout_ms + 1 s for an answer,
-  + 10 s in which sockets are left and NSQ is taken leave of, + 5 s to spare.
+Seconds that a pod needs to terminate, from preStop to its last response:
+  preStop + drain_delay_s + drain_in_flight_s + drain_window_s + publish_timeout_ms + 1 s for a response,
+  + 10 s to disconnect from NSQ, + 5 s margin.
 */}}
 {{- define "nsq-gateway.leastGraceSeconds" -}}
 {{- $settings := .Values.settings -}}
+{{- $delay := ternary 0 $settings.drain_delay_s (kindIs "invalid" $settings.drain_delay_s) -}}
 {{- $inFlight := ternary 10 $settings.drain_in_flight_s (kindIs "invalid" $settings.drain_in_flight_s) -}}
 {{- $window := ternary 5 $settings.drain_window_s (kindIs "invalid" $settings.drain_window_s) -}}
 {{- $answerMs := ternary 5000 $settings.publish_timeout_ms (kindIs "invalid" $settings.publish_timeout_ms) -}}
 {{- $answer := addf 1 (divf $answerMs 1000) -}}
-{{- addf .Values.lifecycle.preStopSleepSeconds $inFlight $window $answer 15 | ceil | int -}}
+{{- addf .Values.lifecycle.preStopSleepSeconds $delay $inFlight $window $answer 15 | ceil | int -}}
 {{- end -}}
 
 {{- define "nsq-gateway.graceSeconds" -}}
 {{- .Values.terminationGracePeriodSeconds | default (include "nsq-gateway.leastGraceSeconds" .) -}}
 {{- end -}}
 
-{{/* Most pods, whoever decides. */}}
+{{/* Maximum number of pods, of the autoscaler or the Deployment. */}}
 {{- define "nsq-gateway.maxReplicas" -}}
 {{- ternary .Values.autoscaling.maxReplicas .Values.replicaCount (or .Values.autoscaling.enabled .Values.keda.enabled) -}}
 {{- end -}}
 
 {{/*
-One step of a rollout: a pod starts, proves itself, and its predecessor ends. Kubernetes counts from the last
-step that was made, however many there are.
+Duration of one step of a rollout: a pod starts and becomes ready, and its predecessor terminates. Kubernetes counts
+progressDeadlineSeconds from the last completed step, so the number of pods does not matter.
 */}}
 {{- define "nsq-gateway.leastProgressSeconds" -}}
 {{- $startup := mul .Values.probes.startup.periodSeconds .Values.probes.startup.failureThreshold -}}
@@ -165,8 +206,8 @@ step that was made, however many there are.
 {{- end -}}
 
 {{/*
-What Prometheus finds the pods of this release by, and no other's: Kubernetes calls a pod NAME-HASH-FIVE, and cuts
-the middle where a name is long.
+Regular expression for the names of this release's pods in Prometheus. Kubernetes names a pod NAME-HASH-SUFFIX (five
+characters), and truncates NAME-HASH if it is too long.
 */}}
 {{- define "nsq-gateway.podPattern" -}}
 {{- $fullname := include "nsq-gateway.fullname" . -}}
@@ -177,7 +218,7 @@ the middle where a name is long.
 {{- end -}}
 {{- end -}}
 
-{{/* The secret that `helm test` brings: a reference, or nothing. */}}
+{{/* Secret used by `helm test`: a reference, or empty. */}}
 {{- define "nsq-gateway.testSecret" -}}
 {{- if .Values.tests.authSecret.name -}}
 {{- .Values.tests.authSecret | toJson -}}
@@ -188,13 +229,13 @@ the middle where a name is long.
 {{- end -}}
 {{- end -}}
 
-{{/* The seconds of 30s or 2m. */}}
+{{/* Seconds of a duration such as 30s or 2m. */}}
 {{- define "nsq-gateway.seconds" -}}
 {{- $number := regexFind "^[0-9]+" . | int -}}
 {{- ternary (mul 60 $number) $number (hasSuffix "m" .) -}}
 {{- end -}}
 
-{{/* What both containers of `helm test` have: (dict "root" . "secret" "name or nothing") */}}
+{{/* Common fields of both containers of `helm test`: (dict "root" . "secret" "name or nothing") */}}
 {{- define "nsq-gateway.testContainer" -}}
 image: {{ include "nsq-gateway.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}

@@ -1,11 +1,11 @@
-{{/* Name of a job's objects, 52 characters at most, as a CronJob wants it: (list . "job") */}}
+{{/* Name of a job's objects, at most 52 characters, the limit of a CronJob: (list . "job") */}}
 {{- define "nsq-gateway.jobName" -}}
 {{- $suffix := printf "job-%s" (index . 1) -}}
 {{- $room := sub 51 (len $suffix) | int -}}
 {{- printf "%s-%s" (include "nsq-gateway.fullname" (index . 0) | trunc $room | trimSuffix "-") $suffix -}}
 {{- end -}}
 
-{{/* What sets a job's objects apart from the gateway's: (list . "job" "driver or executor") */}}
+{{/* Labels that distinguish a job's objects from the gateway's: (list . "job" "driver or executor") */}}
 {{- define "nsq-gateway.jobComponent" -}}
 app.kubernetes.io/component: pipeline
 nsq-gateway/job: {{ index . 1 | quote }}
@@ -35,7 +35,7 @@ nsq-gateway/role: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Who asks the cluster for executors. */}}
+{{/* ServiceAccount of the pods of jobs, for clouds and object stores, and for drivers that create executors by the cluster's API. */}}
 {{- define "nsq-gateway.pipelineServiceAccount" -}}
 {{- if .Values.pipeline.serviceAccount.create -}}
 {{- .Values.pipeline.serviceAccount.name | default (include "nsq-gateway.suffixed" (list . "pipeline")) -}}
@@ -44,32 +44,42 @@ nsq-gateway/role: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Settings of the gateway that say how NSQ is reached: a job has them, too. */}}
+{{/* Settings of the gateway for connecting to NSQ, which jobs inherit. */}}
 {{- define "nsq-gateway.nsqSettings" -}}
 {{- list "nsqd_tcp_address" "nsqd_http_address" "lookupd_http_address" "lookupd_poll_interval_s" "lookupd_poll_jitter" "dial_timeout_ms" "heartbeat_interval_ms" "nsqd_tls_v1" "nsqd_tls_min_version" "nsqd_tls_insecure_skip_verify" "nsqd_snappy" "nsqd_deflate" "nsqd_deflate_level" "auth_secret_file" "nsqd_tls_root_ca_file" "nsqd_tls_cert" "nsqd_tls_key" | toJson -}}
 {{- end -}}
 
-{{/* "true" where a job ends by itself: by its schedule, or when somebody starts it. (list . "job") */}}
+{{/* "true" if a job ends by itself: scheduled, or started by hand. (list . "job") */}}
 {{- define "nsq-gateway.isBatch" -}}
 {{- $job := index (index . 0).Values.pipeline.jobs (index . 1) -}}
-{{- if or $job.schedule (has $job.command (list "compact" "replay")) -}}true{{- end -}}
+{{- if or $job.schedule (has $job.command (list "compact" "vacuum" "replay")) -}}true{{- end -}}
 {{- end -}}
 
-{{/* The settings of a job: the chart's, then what the gateway's say of NSQ, then its own: (list . "job") */}}
+{{/* Settings of a job: the chart's, overridden by the gateway's for NSQ, overridden by its own: (list . "job") */}}
 {{- define "nsq-gateway.jobSettings" -}}
 {{- $root := index . 0 -}}
 {{- $job := index $root.Values.pipeline.jobs (index . 1) -}}
 {{- $all := dict "log_format" "json" -}}
-{{- if not (include "nsq-gateway.isBatch" .) -}}{{- $_ := set $all "management_listen" "0.0.0.0:8081" -}}{{- end -}}
-{{- if ne $job.command "compact" -}}
+{{- if include "nsq-gateway.isBatch" . -}}
+{{- $_ := set $all "job_name" (printf "%s/%s" $root.Release.Namespace (include "nsq-gateway.jobName" .)) -}}
+{{- with $root.Values.pipeline.metricsPushUrl -}}{{- $_ := set $all "metrics_push_url" . -}}{{- end -}}
+{{- else -}}
+{{- $_ := set $all "management_listen" "0.0.0.0:8081" -}}
+{{- end -}}
+{{- if not (has $job.command (list "compact" "vacuum")) -}}
 {{- $gateway := include "nsq-gateway.settings" $root | fromJson -}}
 {{- range $name := include "nsq-gateway.nsqSettings" . | fromJsonArray -}}
 {{- $value := index $gateway $name -}}
-{{- /* A file of the gateway's own volumes is not here; those of secrets are. */ -}}
+{{- /* Drop settings with files in the gateway's own volumes; keep those in mounted secrets. */ -}}
 {{- $isElsewhere := and (kindIs "string" $value) (hasPrefix "/" (toString $value)) (not (hasPrefix "/etc/nsq-gateway/secrets/" (toString $value))) -}}
 {{- if not (or (kindIs "invalid" $value) $isElsewhere) -}}{{- $_ := set $all $name $value -}}{{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* A job has one kind of NSQ address: its own, otherwise the gateway's nsqlookupd. */ -}}
+{{- $own := $job.settings | default dict -}}
+{{- $isNsqdOwn := and $own.nsqd_tcp_address (not $own.lookupd_http_address) -}}
+{{- if $isNsqdOwn -}}{{- $_ := unset $all "lookupd_http_address" -}}
+{{- else if or $own.lookupd_http_address $all.lookupd_http_address -}}{{- $_ := unset $all "nsqd_tcp_address" -}}{{- end -}}
 {{- range $name, $value := $job.settings -}}
 {{- if kindIs "invalid" $value -}}{{- $_ := unset $all $name -}}{{- else -}}{{- $_ := set $all $name $value -}}{{- end -}}
 {{- end -}}
@@ -82,19 +92,45 @@ nsq-gateway/role: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Port of a job's probes and metrics; nothing where it has none. */}}
+{{/* Port of a job's probes and metrics; empty without one. */}}
 {{- define "nsq-gateway.jobPort" -}}
 {{- include "nsq-gateway.port" ((include "nsq-gateway.jobSettings" . | fromJson).management_listen | default "") -}}
 {{- end -}}
 
-{{/* Claim behind /data; nothing where there is no volume: (list . "job") */}}
+{{/* PersistentVolumeClaim of /data; empty without a volume: (list . "job") */}}
 {{- define "nsq-gateway.jobClaim" -}}
 {{- $root := index . 0 -}}
 {{- $job := index $root.Values.pipeline.jobs (index . 1) -}}
-{{- if $job.claim -}}{{- $job.claim -}}{{- else if $root.Values.pipeline.storage.size -}}{{- include "nsq-gateway.jobName" . -}}{{- end -}}
+{{- if $job.claim -}}{{- $job.claim -}}{{- else if include "nsq-gateway.jobStorageSize" . -}}{{- include "nsq-gateway.jobName" . -}}{{- end -}}
 {{- end -}}
 
-{{/* Secrets that are mounted for a job, by the folder of each. */}}
+{{/* Size of the volume created for a job; empty without one: (list . "job") */}}
+{{- define "nsq-gateway.jobStorageSize" -}}
+{{- $values := (index . 0).Values.pipeline -}}
+{{- $job := index $values.jobs (index . 1) -}}
+{{- if not $job.claim -}}{{- dig "storage" "size" $values.storage.size $job -}}{{- end -}}
+{{- end -}}
+
+{{/* Jobs whose pods mount this job's claim, including itself, as a JSON list: (list . "job") */}}
+{{- define "nsq-gateway.claimSharers" -}}
+{{- $root := index . 0 -}}
+{{- $claim := include "nsq-gateway.jobClaim" . -}}
+{{- $found := list -}}
+{{- range $name, $_ := $root.Values.pipeline.jobs -}}
+{{- if and $claim (eq $claim (include "nsq-gateway.jobClaim" (list $root $name))) -}}{{- $found = append $found $name -}}{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* Seconds after which a run of a finite job fails; 0 means never: (list . "job") */}}
+{{- define "nsq-gateway.jobDeadlineSeconds" -}}
+{{- $values := (index . 0).Values.pipeline -}}
+{{- $job := index $values.jobs (index . 1) -}}
+{{- $isByHand := and (eq $job.command "replay") (not $job.schedule) -}}
+{{- dig "activeDeadlineSeconds" (ternary 0 $values.activeDeadlineSeconds $isByHand) $job | int -}}
+{{- end -}}
+
+{{/* Secrets mounted for a job, by mount directory. */}}
 {{- define "nsq-gateway.jobSecretMounts" -}}
 {{- $mounts := dict -}}
 {{- range $folder, $name := dict "auth" .Values.secrets.auth.name "nsqd-tls" .Values.secrets.nsqdTls.name -}}
@@ -103,34 +139,13 @@ nsq-gateway/role: {{ . }}
 {{- toJson $mounts -}}
 {{- end -}}
 
-{{/* Annotations of what runs a job: why policies are waived. (dict "root" . "token" true) */}}
-{{- define "nsq-gateway.jobWaivers" -}}
-checkov.io/skip1: "CKV_K8S_11=A limit of CPU throttles Spark, and what it has taken from NSQ waits for longer"
-{{- if not .root.Values.pipeline.image.digest }}
-checkov.io/skip2: "CKV_K8S_43=A tag names the image while no digest is given; set pipeline.image.digest in production"
-{{- end }}
-{{- if ne .root.Values.image.pullPolicy "Always" }}
-checkov.io/skip3: "CKV_K8S_15=A version's tag is never moved, so a node need not ask for an image that it has"
-{{- end }}
-{{- if not .root.Values.networkPolicy.enabled }}
-checkov.io/skip4: "CKV2_K8S_6=Only who installs knows who may come in; networkPolicy.enabled makes the NetworkPolicy"
-{{- end }}
-{{- if .token }}
-checkov.io/skip5: "CKV_K8S_38=The driver asks the API of the cluster for executors, and may do nothing else there"
-{{- end }}
-checkov.io/skip6: "CKV_K8S_8=A job without management_listen, or one that ends by itself, has nobody to ask"
-checkov.io/skip7: "CKV_K8S_9=A job without management_listen, or one that ends by itself, has nobody to ask"
-kube-score/ignore: container-resources,container-image-pull-policy,pod-networkpolicy,pod-probes,deployment-replicas,deployment-strategy
-nsq-gateway/kube-score-reasons: "No CPU limit, no pull policy Always, probes only where there is management_listen: see checkov.io/skip. One pod only, recreated: two would share one checkpoint. networkPolicy.enabled makes the NetworkPolicy."
-{{- end -}}
-
 {{/* The command of a job and its flags. (list . "job") */}}
 {{- define "nsq-gateway.jobArguments" -}}
 {{- $job := index (index . 0).Values.pipeline.jobs (index . 1) -}}
 {{- concat (list $job.command) ($job.arguments | default list) | toJson -}}
 {{- end -}}
 
-{{/* Settings of Spark that say where executors run and how they find their driver, for spark-submit. (list . "job") */}}
+{{/* Spark settings for spark-submit: where executors run, and how they find their driver. (list . "job") */}}
 {{- define "nsq-gateway.submitArguments" -}}
 {{- $root := index . 0 -}}
 {{- $executor := $root.Values.pipeline.executor -}}
@@ -185,7 +200,7 @@ spec:
   {{- with .restartPolicy }}
   restartPolicy: {{ . }}
   {{- end }}
-  serviceAccountName: {{ include (ternary "nsq-gateway.pipelineServiceAccount" "nsq-gateway.serviceAccountName" $asks) $root | quote }}
+  serviceAccountName: {{ include "nsq-gateway.pipelineServiceAccount" $root | quote }}
   automountServiceAccountToken: {{ $asks }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ $values.terminationGracePeriodSeconds }}
@@ -205,6 +220,20 @@ spec:
   {{- with $values.tolerations }}
   tolerations:
     {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- $sharers := include "nsq-gateway.claimSharers" $here | fromJsonArray }}
+  {{- if and $isDriver (gt (len $sharers) 1) (not (has "ReadWriteMany" $values.storage.accessModes)) }}
+  # Only one node can mount the claim at a time, which the scheduler ignores: a pod on another node would
+  # wait for it. The first of these pods may run on any node, because it matches its own rule.
+  affinity:
+    podAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- mergeOverwrite (include "nsq-gateway.pipelineSelector" $root | fromYaml) (dict "nsq-gateway/role" "driver") | toYaml | nindent 14 }}
+            matchExpressions:
+              - {key: nsq-gateway/job, operator: In, values: {{ $sharers | toJson }}}
   {{- end }}
   containers:
     - name: {{ .container }}
@@ -271,12 +300,12 @@ spec:
     - name: secret-{{ $folder }}
       secret:
         secretName: {{ $name | quote }}
-        # 0440; Spark reads this, too, and not every reader of YAML takes that for octal.
+        # 0440 in decimal: Spark reads this file too, and not every YAML parser supports octal.
         defaultMode: 288
     {{- end }}
 {{- end -}}
 
-{{/* The pod of a driver that we start ourselves: (list . "job" "restart policy") */}}
+{{/* Pod of a driver that the chart starts: (list . "job" "restart policy") */}}
 {{- define "nsq-gateway.driverPod" -}}
 {{- $root := index . 0 -}}
 {{- $job := index . 1 -}}
@@ -287,12 +316,12 @@ spec:
 {{- include "nsq-gateway.jobPod" (dict "root" $root "job" $job "role" "driver" "args" $args "restartPolicy" (index . 2) "container" "job") -}}
 {{- end -}}
 
-{{/* What an executor's pod is made of: (list . "job") */}}
+{{/* Pod template of executors: (list . "job") */}}
 {{- define "nsq-gateway.executorPod" -}}
 {{- include "nsq-gateway.jobPod" (dict "root" (index . 0) "job" (index . 1) "role" "executor" "args" "" "restartPolicy" "" "container" "spark-kubernetes-executor") -}}
 {{- end -}}
 
-{{/* spec of a SparkApplication: (list . "job") */}}
+{{/* The spec of a SparkApplication: (list . "job") */}}
 {{- define "nsq-gateway.sparkApplication" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}

@@ -1,4 +1,4 @@
-"""What the tests of the broker's doors share."""
+"""Fixtures of the tests of the broker's servers."""
 
 from collections.abc import AsyncIterator
 

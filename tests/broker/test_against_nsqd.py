@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from gateway.broker.broker import Broker
-from gateway.broker.options import BrokerOptions
+from gateway.broker.broker import Broker, BrokerOptions
 from tests.support.nsqd import RealNsqd, real_nsqd
 from tests.support.raw_http import RawAnswer, exchange
 from tests.support.raw_socket import raw_socket
@@ -21,9 +20,9 @@ from tests.support.v2_peer import (
     MESSAGE,
     Frame,
     identify,
+    length_prefixed,
     multi_publish,
     publish,
-    sized,
     v2_peer,
 )
 
@@ -102,7 +101,7 @@ REFUSALS: dict[str, list[Step]] = {
     "PUB one byte too big": [V2, b"PUB refused\n" + TOO_BIG],
     "DPUB without delay": [V2, b"DPUB refused\n"],
     "DPUB with a delay that is no number": [V2, b"DPUB refused x\n"],
-    "DPUB with a delay that is too long": [V2, b"DPUB refused 3600001\n" + sized(b"x")],
+    "DPUB with a delay that is too long": [V2, b"DPUB refused 3600001\n" + length_prefixed(b"x")],
     "MPUB without topic": [V2, b"MPUB\n"],
     "MPUB to a bad topic": [V2, multi_publish(b"no!", b"x")],
     "MPUB with a size of zero": [V2, b"MPUB refused\n" + bytes(4)],
@@ -136,9 +135,9 @@ REFUSALS: dict[str, list[Step]] = {
     ],
     "CLS twice": [V2, b"SUB refused c\nCLS\nCLS\n"],
     "IDENTIFY behind SUB": [V2, b"SUB refused c\n" + identify(b"{}")],
-    "AUTH where none is wanted": [V2, b"AUTH\n" + sized(b"secret")],
-    "AUTH with a parameter": [V2, b"AUTH x\n" + sized(b"secret")],
-    "AUTH behind SUB": [V2, b"SUB refused c\nAUTH\n" + sized(b"secret")],
+    "AUTH where none is wanted": [V2, b"AUTH\n" + length_prefixed(b"secret")],
+    "AUTH with a parameter": [V2, b"AUTH x\n" + length_prefixed(b"secret")],
+    "AUTH behind SUB": [V2, b"SUB refused c\nAUTH\n" + length_prefixed(b"secret")],
     "IDENTIFY with an empty body": [V2, identify(b"")],
     "IDENTIFY with garbage": [V2, identify(b"{")],
     "IDENTIFY with an array": [V2, identify(b"[]")],
@@ -174,7 +173,7 @@ DIALOGUES: dict[str, list[Step]] = {
         publish(b"ways", b"x")
         + multi_publish(b"ways", b"x", b"y")
         + b"DPUB ways 1\n"
-        + sized(b"z"),
+        + length_prefixed(b"z"),
         3,
     ],
     "a message that is finished": [
@@ -232,8 +231,8 @@ DIALOGUES: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", REFUSALS.values(), ids=REFUSALS)
-async def test_a_refusal_has_nsqds_words(pair: Pair, steps: list[Step]) -> None:
-    """What is wrong gets the same frames, and the same end, from both."""
+async def test_an_error_has_nsqds_text(pair: Pair, steps: list[Step]) -> None:
+    """Invalid commands get the same frames and the same end from both."""
     expected = await transcript(pair.nsqd.tcp_address, steps)
 
     assert expected == await transcript(pair.embedded.tcp_address, steps)
@@ -241,7 +240,7 @@ async def test_a_refusal_has_nsqds_words(pair: Pair, steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("steps", DIALOGUES.values(), ids=DIALOGUES)
 async def test_a_dialogue_has_nsqds_frames(pair: Pair, steps: list[Step]) -> None:
-    """What is right gets the same frames in the same order from both."""
+    """Valid commands get the same frames in the same order from both."""
     expected = await transcript(pair.nsqd.tcp_address, steps)
 
     assert expected == await transcript(pair.embedded.tcp_address, steps)
@@ -263,8 +262,16 @@ REQUESTS: dict[str, tuple[str, str, bytes]] = {
     "pub of the most": ("POST", "/pub?topic=h1", b"x" * 1_048_576),
     "mpub": ("POST", "/mpub?topic=h2", b"a\n\nb\r\nc"),
     "mpub of nothing": ("POST", "/mpub?topic=h2", b""),
-    "mpub, binary": ("POST", "/mpub?topic=h2&binary=true", struct.pack(">I", 1) + sized(b"x")),
-    "mpub, broken binary": ("POST", "/mpub?topic=h2&binary=true", b"\0\0\0\2" + sized(b"x")),
+    "mpub, binary": (
+        "POST",
+        "/mpub?topic=h2&binary=true",
+        struct.pack(">I", 1) + length_prefixed(b"x"),
+    ),
+    "mpub, broken binary": (
+        "POST",
+        "/mpub?topic=h2&binary=true",
+        b"\0\0\0\2" + length_prefixed(b"x"),
+    ),
     "mpub without count": ("POST", "/mpub?topic=h2&binary=1", b"\0"),
     "mpub with a line too long": ("POST", "/mpub?topic=h2", b"x" * 1_048_577),
     "topic create": ("POST", "/topic/create?topic=h3", b""),
@@ -352,9 +359,9 @@ async def test_stats_have_nsqds_keys_in_nsqds_order(pair: Pair) -> None:
 
 async def stats_of_a_busy_topic(tcp_address: str, http_address: str) -> str:
     """Return /stats of one topic with all counters in use, times and ports replaced."""
-    offer = identify(b'{"client_id":"me","hostname":"here","user_agent":"test/1"}')
+    add_waiting = identify(b'{"client_id":"me","hostname":"here","user_agent":"test/1"}')
     async with v2_peer(tcp_address) as consumer, v2_peer(tcp_address) as producer:
-        await consumer.ask(offer)
+        await consumer.ask(add_waiting)
         await consumer.ask(b"SUB busy c\n")
         await producer.ask(multi_publish(b"busy", b"a", b"bb", b"ccc"))
         await consumer.send(b"RDY 2\n")
@@ -369,7 +376,7 @@ async def stats_of_a_busy_topic(tcp_address: str, http_address: str) -> str:
     return re.sub(r'("(?:start_time|connect_ts)": |127.0.0.1:)\d+', r"\1<number>", text)
 
 
-async def test_deleting_a_channel_ends_its_consumers_without_a_word(pair: Pair) -> None:
+async def test_deleting_a_channel_closes_its_consumers_without_a_frame(pair: Pair) -> None:
     """Both close the connection, and no frame comes before that."""
     for address, http in (
         (pair.nsqd.tcp_address, pair.nsqd.http_address),

@@ -6,8 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from gateway.broker.broker import Broker
-from gateway.broker.options import BrokerOptions
+from gateway.broker.broker import Broker, BrokerOptions
 from gateway.errors import StartError
 from tests.support.embedded_broker import embedded_broker
 from tests.support.raw_http import exchange
@@ -29,7 +28,7 @@ async def test_without_an_http_address_there_is_no_http() -> None:
 
 
 @pytest.mark.parametrize("door", ["tcp", "http"])
-async def test_an_address_that_is_taken_stops_the_start(door: str) -> None:
+async def test_an_address_in_use_is_a_start_error(door: str) -> None:
     """In one sentence with the address; nothing is left listening."""
     async with embedded_broker() as first:
         taken, free = first.tcp_address, "127.0.0.1:0"
@@ -66,7 +65,7 @@ async def test_a_broker_can_be_started_again() -> None:
     assert b'"topics":[]' in stats.body
 
 
-async def test_stopping_what_never_started_is_without_effect() -> None:
+async def test_stopping_a_broker_that_never_started_does_nothing() -> None:
     """A service stops all its parts, whichever came up."""
     await Broker(BrokerOptions()).stop()
 

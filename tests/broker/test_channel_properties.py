@@ -1,4 +1,4 @@
-"""Whatever is done to a channel in whatever order: no message is lost, doubled or uncounted."""
+"""Any sequence of operations on a channel: no message is lost, doubled or uncounted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.broker.channel import Channel
-from gateway.broker.consumer import Consumer
+from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import OVERHEAD_BYTES
-from tests.support.broker_core import common, consumer, stored
+from tests.support.broker_core import consumer, context, new_messages
 
 CONSUMERS = st.integers(min_value=0, max_value=2)
 
@@ -18,20 +18,20 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.common = common()
-        self.channel = Channel("t", "c", self.common)
+        self.context = context()
+        self.channel = Channel("t", "c", self.context)
         self.now = 0.0
         self.published = 0
         self.finished: set[bytes] = set()
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, ChannelConsumer] = {}
         self.next_number = 1
 
     @rule(count=st.integers(min_value=1, max_value=5), defer_ms=st.sampled_from([0, 0, 1_500]))
     def publish(self, count: int, defer_ms: int) -> None:
         """Put messages, deferred ones too."""
-        messages = stored(count, first=self.published + 1, defer_ms=defer_ms)
+        messages = new_messages(count, first=self.published + 1, defer_ms=defer_ms)
         self.published += count
-        self.common.memory.take(messages)
+        self.context.memory.reserve(messages)
         if defer_ms:
             self.channel.put_deferred(messages, self.now)
         else:
@@ -50,20 +50,20 @@ class ChannelMachine(RuleBasedStateMachine):
     def leave(self, place: int) -> None:
         """Lose a client with what it has in flight."""
         if place in self.consumers:
-            self.channel.leave(self.consumers.pop(place))
+            self.channel.remove_consumer(self.consumers.pop(place))
 
     @rule(place=CONSUMERS, is_blocked=st.booleans())
     def block(self, place: int, is_blocked: bool) -> None:  # noqa: FBT001
         """Let a client not read, or read again."""
         if place in self.consumers:
             self.consumers[place].is_blocked = is_blocked
-            self.channel.offer(self.consumers[place])
+            self.channel.add_waiting(self.consumers[place])
 
     @rule()
     def deliver(self) -> None:
         """Send what can be sent; nobody gets more than RDY allows."""
         for receiver, messages in self.channel.deliver(self.now):
-            assert receiver.room >= 0
+            assert receiver.capacity >= 0
             assert not receiver.is_blocked
             assert messages
 
@@ -85,9 +85,9 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 0.7, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
-        """Let time pass, and the agenda do its part."""
+        """Let time pass, and run what is due."""
         self.now += seconds
-        for entry in self.common.agenda.take_due(self.now):
+        for entry in self.context.scheduler.pop_due(self.now):
             entry.expire(self.now)
 
     @invariant()
@@ -95,29 +95,29 @@ class ChannelMachine(RuleBasedStateMachine):
         """A message is queued, in flight, deferred or finished; memory counts the first three."""
         held = self.channel.depth + self.channel.in_flight_count + self.channel.deferred_count
         assert self.published == held + len(self.finished)
-        assert held * (OVERHEAD_BYTES + 1) == self.common.memory.used_bytes
+        assert held * (OVERHEAD_BYTES + 1) == self.context.memory.used_bytes
 
     @invariant()
     def nothing_is_overdue(self) -> None:
-        """The agenda knows the nearest deadline of all."""
+        """The scheduler knows the nearest deadline of all."""
         deadlines = [each.next_deadline for each in self.channel.consumers.values()]
         nearest = min(deadlines, default=float("inf"))
-        assert self.channel.next_moment <= nearest
+        assert self.channel.next_due <= nearest
 
     @invariant()
     def who_has_room_is_served(self) -> None:
-        """With messages queued and room somewhere, the channel is on the agenda."""
-        has_room = any(each.room > 0 for each in self.channel.consumers.values())
-        deliverable = self.common.agenda.take_deliverable()
+        """With messages queued and room somewhere, the channel is scheduled."""
+        has_room = any(each.capacity > 0 for each in self.channel.consumers.values())
+        deliverable = self.context.scheduler.pop_deliverable()
         for entry in deliverable:
-            self.common.agenda.add_deliverable(entry)
+            self.context.scheduler.add_deliverable(entry)
         assert deliverable or not (self.channel.depth and has_room)
 
     def teardown(self) -> None:
         """In the end everything can be delivered and finished."""
         last = consumer(self.next_number)
         for receiver in list(self.consumers.values()):
-            self.channel.leave(receiver)
+            self.channel.remove_consumer(receiver)
         self.channel.expire(self.now + 1_000.0)
         self.channel.subscribe(last)
         self.channel.ready(last, 10_000)
@@ -126,7 +126,7 @@ class ChannelMachine(RuleBasedStateMachine):
                 self.channel.finish(last, message.id)
                 self.finished.add(message.id)
         assert self.published == len(self.finished)
-        assert self.common.memory.used_bytes == 0
+        assert self.context.memory.used_bytes == 0
 
 
 TestChannel = ChannelMachine.TestCase

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.broker.catalog import Catalog
 from gateway.broker.client import Client
-from gateway.broker.common import Rules
-from gateway.broker.handler import Disconnect, Effect, Handler, Resume
+from gateway.broker.handler import Disconnect, Effect, Handler, Resume, StepwisePublish
+from gateway.broker.scheduler import BrokerLimits
+from gateway.broker.topics import TopicRegistry
 from gateway.errors import LocalProtocolError, RemoteProtocolError
 from gateway.protocol.commands import (
+    STEP_MESSAGES,
     Auth,
     Command,
     DeferredPublish,
@@ -25,35 +26,35 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.connection import PeerViolated
+from gateway.protocol.connection import ProtocolViolation
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
-from tests.support.broker_core import at, common, receivers
+from tests.support.broker_core import context, moment_at, mpub_bodies, receivers
 
 UNKNOWN = b"0123456789abcdef"
 OFFER = b'{"feature_negotiation":true,"msg_timeout":5000,"sample_rate":7}'
 
 
 class Scene:
-    """A handler, its catalog, and clients that say something at a moment."""
+    """A handler, its registry, and clients that say something at a moment."""
 
-    def __init__(self, rules: Rules | None = None, *, limit_bytes: int = 2**30) -> None:
-        self.catalog = Catalog(common(rules, limit_bytes=limit_bytes))
-        self.handler = Handler(self.catalog)
+    def __init__(self, limits: BrokerLimits | None = None, *, limit_bytes: int = 2**30) -> None:
+        self.registry = TopicRegistry(context(limits, limit_bytes=limit_bytes))
+        self.handler = Handler(self.registry)
         self.now = 0.0
 
     def client(self) -> Client:
         """Return one more client."""
-        return self.handler.connect(remote_address="127.0.0.1:5000", at=at(self.now))
+        return self.handler.connect(remote_address="127.0.0.1:5000", at=moment_at(self.now))
 
     def say(self, client: Client, *commands: Command) -> list[Effect]:
         """Return the effects of *commands* that came in one read."""
-        return self.handler.handle(client, commands, at(self.now))
+        return self.handler.handle(client, commands, moment_at(self.now))
 
     def deliver(self, client: Client) -> list[bytes]:
         """Deliver what can be; return the ids that *client* got."""
         return [
             message.id
-            for receiver, messages in self.catalog.deliver(self.now)
+            for receiver, messages in self.registry.deliver(self.now)
             if receiver is client.consumer
             for message in messages
         ]
@@ -65,7 +66,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_identify_with_negotiation_is_answered_with_what_holds(scene: Scene) -> None:
+def test_identify_with_negotiation_returns_the_options(scene: Scene) -> None:
     """Then the connection is read on."""
     response, resume = scene.say(scene.client(), Identify(OFFER))
 
@@ -104,11 +105,11 @@ def test_auth_is_not_wanted(scene: Scene) -> None:
 
 
 def test_subscribing_makes_topic_and_channel(scene: Scene) -> None:
-    """And joins the channel."""
+    """The client joins the channel."""
     client = scene.client()
 
     assert [OK] == scene.say(client, Subscribe("t", "c"))
-    assert client.channel is scene.catalog.find_channel("t", "c")
+    assert client.channel is scene.registry.find_channel("t", "c")
 
 
 def test_subscribing_without_heartbeats_is_refused(scene: Scene) -> None:
@@ -116,18 +117,18 @@ def test_subscribing_without_heartbeats_is_refused(scene: Scene) -> None:
     client = scene.client()
     scene.say(client, Identify(b'{"heartbeat_interval":-1}'))
 
-    refusal = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
-    assert [refusal, Disconnect()] == scene.say(client, Subscribe("t", "c"))
-    assert {} == scene.catalog.topics
+    error = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
+    assert [error, Disconnect()] == scene.say(client, Subscribe("t", "c"))
+    assert {} == scene.registry.topics
 
 
 def test_subscribing_to_a_full_channel_is_refused() -> None:
     """With the limit in the text."""
-    scene = Scene(Rules(max_channel_consumers=1))
+    scene = Scene(BrokerLimits(max_channel_consumers=1))
     scene.say(scene.client(), Subscribe("t", "c"))
 
-    refusal = ErrorFrame("E_SUB_FAILED", "SUB failed consumers for t:c exceeds limit of 1")
-    assert [refusal, Disconnect()] == scene.say(scene.client(), Subscribe("t", "c"))
+    error = ErrorFrame("E_SUB_FAILED", "SUB failed consumers for t:c exceeds limit of 1")
+    assert [error, Disconnect()] == scene.say(scene.client(), Subscribe("t", "c"))
 
 
 def test_each_way_of_publishing_is_ok(scene: Scene) -> None:
@@ -143,7 +144,23 @@ def test_each_way_of_publishing_is_ok(scene: Scene) -> None:
     )
 
     assert [OK, OK, OK] == effects
-    assert (4, {"t": 4}) == (scene.catalog.topic("t").message_count, client.publish_counts)
+    assert (4, {"t": 4}) == (scene.registry.get_topic("t").message_count, client.publish_counts)
+
+
+def test_a_large_mpub_is_answered_by_its_last_step(scene: Scene) -> None:
+    """Then it counts as published."""
+    client = scene.client()
+    bodies = mpub_bodies([b"x"] * (STEP_MESSAGES + 1))
+
+    (effect,) = scene.say(client, MultiPublish("t", bodies))
+
+    assert isinstance(effect, StepwisePublish)
+    next(effect.steps)
+    next(effect.steps)
+    assert {} == client.publish_counts
+    with pytest.raises(StopIteration) as end:
+        next(effect.steps)
+    assert (OK, {"t": STEP_MESSAGES + 1}) == (end.value.value, client.publish_counts)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +169,7 @@ def test_each_way_of_publishing_is_ok(scene: Scene) -> None:
         (Publish("t", b"1"), "PUB"),
         (DeferredPublish("t", 100, b"1"), "DPUB"),
         (MultiPublish("t", [b"1"]), "MPUB"),
+        (MultiPublish("t", mpub_bodies([b"1"])), "MPUB"),
     ],
 )
 def test_publishing_beyond_the_memory_fails(command: Command, verb: str) -> None:
@@ -160,7 +178,7 @@ def test_publishing_beyond_the_memory_fails(command: Command, verb: str) -> None
 
     effects = scene.say(scene.client(), command)
 
-    description = f"{verb} failed exiting: the messages take all of 100 bytes"
+    description = f"{verb} failed exiting: the memory limit of 100 bytes is reached"
     assert [ErrorFrame(f"E_{verb}_FAILED", description), Disconnect()] == effects
 
 
@@ -172,10 +190,10 @@ def test_a_message_is_delivered_and_finished(scene: Scene) -> None:
     assert [] == scene.say(client, Ready(1))
     (message_id,) = scene.deliver(client)
     assert [] == scene.say(client, Finish(message_id))
-    assert (0, 0) == (client.consumer.in_flight_count, scene.catalog.topic("t").depth)
+    assert (0, 0) == (client.consumer.in_flight_count, scene.registry.get_topic("t").depth)
 
 
-def test_a_requeued_message_comes_again(scene: Scene) -> None:
+def test_a_requeued_message_is_delivered_again(scene: Scene) -> None:
     """At once without a delay, after it with one."""
     client = scene.client()
     scene.say(client, Publish("t", b"1"), Subscribe("t", "c"), Ready(1))
@@ -186,7 +204,7 @@ def test_a_requeued_message_comes_again(scene: Scene) -> None:
     scene.say(client, Requeue(message_id, 500))
     assert [] == scene.deliver(client)
     scene.now = 0.5
-    scene.catalog.expire(scene.now)
+    scene.registry.expire(scene.now)
     assert [message_id] == scene.deliver(client)
 
 
@@ -200,7 +218,7 @@ def test_a_touched_message_stays(scene: Scene) -> None:
     assert [] == scene.say(client, Touch(message_id))
 
     scene.now = 100.0
-    scene.catalog.expire(scene.now)
+    scene.registry.expire(scene.now)
     assert 1 == client.consumer.in_flight_count
 
 
@@ -227,15 +245,15 @@ def test_a_foreign_id_is_refused(scene: Scene) -> None:
     (message_id,) = scene.deliver(owner)
     scene.say(other, Subscribe("t", "c"))
 
-    (refusal,) = scene.say(other, Finish(message_id))
+    (error,) = scene.say(other, Finish(message_id))
 
-    assert isinstance(refusal, ErrorFrame)
-    assert refusal.description.endswith("failed client does not own message")
+    assert isinstance(error, ErrorFrame)
+    assert error.description.endswith("failed client does not own message")
     assert 1 == owner.consumer.in_flight_count
 
 
-def test_after_cls_no_message_comes(scene: Scene) -> None:
-    """What is in flight can still be answered."""
+def test_after_cls_no_message_is_delivered(scene: Scene) -> None:
+    """Messages in flight can still be acknowledged."""
     client = scene.client()
     scene.say(client, MultiPublish("t", [b"1", b"2"]), Subscribe("t", "c"), Ready(2))
     ids = scene.deliver(client)
@@ -245,31 +263,31 @@ def test_after_cls_no_message_comes(scene: Scene) -> None:
     assert [] == scene.deliver(client)
 
 
-def test_nothing_behind_a_fatal_error_is_carried_out(scene: Scene) -> None:
+def test_nothing_is_executed_after_a_fatal_error(scene: Scene) -> None:
     """It is thrown away unread."""
     effects = scene.say(scene.client(), Auth(b"x"), Publish("t", b"1"))
 
     assert Disconnect() == effects[-1]
-    assert {} == scene.catalog.topics
+    assert {} == scene.registry.topics
 
 
-def test_what_the_reader_refused_is_answered_last(scene: Scene) -> None:
-    """What came before it is carried out."""
-    violated = PeerViolated(RemoteProtocolError("E_INVALID", "invalid command X"))
+def test_a_protocol_violation_is_answered_last(scene: Scene) -> None:
+    """Commands before it are executed."""
+    violated = ProtocolViolation(RemoteProtocolError("E_INVALID", "invalid command X"))
 
-    effects = scene.handler.handle(scene.client(), [Publish("t", b"1"), violated], at(0.0))
+    effects = scene.handler.handle(scene.client(), [Publish("t", b"1"), violated], moment_at(0.0))
 
     assert [OK, ErrorFrame("E_INVALID", "invalid command X"), Disconnect()] == effects
 
 
 def test_a_refusal_without_code_is_no_frame(scene: Scene) -> None:
     """On a line that is too long nsqd closes without a word."""
-    violated = PeerViolated(RemoteProtocolError("", "a line of more than 16384 bytes"))
+    violated = ProtocolViolation(RemoteProtocolError("", "a line of more than 16384 bytes"))
 
-    assert [Disconnect()] == scene.handler.handle(scene.client(), [violated], at(0.0))
+    assert [Disconnect()] == scene.handler.handle(scene.client(), [violated], moment_at(0.0))
 
 
-def test_a_command_that_the_state_forbids_is_our_own_mistake(scene: Scene) -> None:
+def test_a_command_forbidden_in_this_state_is_a_local_error(scene: Scene) -> None:
     """The reader of commands does not let it in."""
     with pytest.raises(LocalProtocolError, match="not subscribed"):
         scene.say(scene.client(), Finish(UNKNOWN))
@@ -298,7 +316,7 @@ def test_a_producer_can_be_blocked_too(scene: Scene) -> None:
     assert not client.consumer.is_blocked
 
 
-def test_who_disconnects_is_forgotten(scene: Scene) -> None:
+def test_a_disconnected_client_is_removed(scene: Scene) -> None:
     """Its messages wait for their timeout, then another gets them."""
     lost, other = scene.client(), scene.client()
     scene.say(lost, Publish("t", b"1"), Subscribe("t", "c"), Ready(1))
@@ -308,5 +326,5 @@ def test_who_disconnects_is_forgotten(scene: Scene) -> None:
     scene.handler.disconnect(lost)
 
     assert [] == scene.deliver(other)
-    scene.catalog.expire(60.0)
-    assert [other.consumer.id] == receivers(scene.catalog.deliver(60.0))
+    scene.registry.expire(60.0)
+    assert [other.consumer.id] == receivers(scene.registry.deliver(60.0))

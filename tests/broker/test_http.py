@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from gateway.broker.broker import Broker
-from gateway.broker.options import BrokerOptions
+from gateway.aio import spawn
+from gateway.broker.broker import Broker, BrokerOptions
+from gateway.broker.message import OVERHEAD_BYTES
+from gateway.broker.topics import TopicRegistry
+from gateway.protocol.commands import STEP_MESSAGES
 from gateway.protocol.wire import Limits
 from tests.support.embedded_broker import embedded_broker
+from tests.support.manual_clock import turn, until
 from tests.support.raw_http import RawAnswer, exchange
 from tests.support.raw_socket import raw_socket
-from tests.support.v2_peer import publish, sized, v2_peer
+from tests.support.v2_peer import length_prefixed, publish, v2_peer
 
+FREE = BrokerOptions()
 SMALL = BrokerOptions(limits=Limits(max_msg_size_bytes=10, max_body_size_bytes=100))
 
 
@@ -35,8 +41,8 @@ async def running() -> AsyncIterator[Broker]:
 def broker(running: Broker) -> Broker:
     """The same broker, without topics."""
     assert running._server is not None
-    for name in list(running._server.catalog.topics):
-        running._server.catalog.delete_topic(name)
+    for name in list(running._server.registry.topics):
+        running._server.registry.delete_topic(name)
     return running
 
 
@@ -98,7 +104,7 @@ async def test_mpub_publishes_one_message_a_line(broker: Broker) -> None:
 
 async def test_mpub_takes_binary_bodies(broker: Broker) -> None:
     """A count, then sizes and bodies; a newline is a byte like any other."""
-    body = struct.pack(">I", 2) + sized(b"a\nb") + sized(b"c")
+    body = struct.pack(">I", 2) + length_prefixed(b"a\nb") + length_prefixed(b"c")
 
     answer = await post(broker, "/mpub?topic=t&binary=true", body)
 
@@ -134,7 +140,7 @@ async def test_mpub_takes_binary_bodies(broker: Broker) -> None:
         ("/ping", b"", 405, "METHOD_NOT_ALLOWED"),
     ],
 )
-async def test_what_is_wrong_is_told_in_nsqds_words(
+async def test_errors_have_nsqds_texts(
     broker: Broker, target: str, body: bytes, status: int, token: str
 ) -> None:
     """A status and a token, as JSON."""
@@ -233,7 +239,7 @@ async def test_deleting_closes_the_consumers(broker: Broker, target: str) -> Non
         assert ([], 200) == (await consumer.frames_to_end(), answer.status)
 
 
-async def test_stats_come_as_text_unless_json_is_asked(broker: Broker) -> None:
+async def test_stats_are_text_unless_json_is_requested(broker: Broker) -> None:
     """Any other format is text too."""
     answer = await get(broker, "/stats?format=xml")
 
@@ -241,19 +247,19 @@ async def test_stats_come_as_text_unless_json_is_asked(broker: Broker) -> None:
     assert "text/plain; charset=utf-8" == answer.headers["content-type"]
 
 
-async def test_info_tells_where_the_broker_listens() -> None:
+async def test_info_has_the_addresses_of_the_broker() -> None:
     """Its ports, and the address that clients are told."""
     options = BrokerOptions(broadcast_address="broker.example")
     async with embedded_broker(options, has_http=True) as broker:
         info = json.loads((await get(broker, "/info")).body)
 
         expected = ("broker.example", broker.tcp_address, broker.http_address)
-    told = (
+    config = (
         info["broadcast_address"],
         f"127.0.0.1:{info['tcp_port']}",
         f"127.0.0.1:{info['http_port']}",
     )
-    assert expected == told
+    assert expected == config
 
 
 @pytest.mark.parametrize(
@@ -287,7 +293,174 @@ async def test_a_path_that_is_nearly_right_is_redirected(broker: Broker) -> None
 
 
 async def test_options_tells_the_methods(broker: Broker) -> None:
-    """And nothing else."""
+    """The response has no body."""
     answer = await exchange(broker.http_address, "OPTIONS", "/pub")
 
     assert (200, b"", "OPTIONS, POST") == (answer.status, answer.body, answer.headers["allow"])
+
+
+# Large bodies
+
+LINES = b"x\n" * (20 * STEP_MESSAGES)
+MESSAGES = struct.pack(">I", 20 * STEP_MESSAGES) + length_prefixed(b"x") * (20 * STEP_MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "target,body", [("/mpub?topic=t", LINES), ("/mpub?topic=t&binary=1", MESSAGES)]
+)
+async def test_others_have_their_turn_while_a_large_mpub_is_stored(
+    target: str, body: bytes
+) -> None:
+    """Parsed and stored in steps; a neighbour's commands are answered between them."""
+    async with (
+        embedded_broker(has_http=True) as broker,
+        v2_peer(broker.tcp_address) as other,
+    ):
+        sending = spawn("post", post(broker, target, body))
+        answers = 0
+        while not sending.done():
+            await other.ask(publish(b"u", b"x"))
+            answers += 1
+        answer = await sending
+        topic = await topic_stats(broker, "t")
+
+    assert (200, 20 * STEP_MESSAGES) == (answer.status, topic["message_count"])
+    assert answers >= 8
+
+
+async def test_a_large_mpub_beyond_the_memory_is_503() -> None:
+    """Nothing of it is stored."""
+    options = BrokerOptions(max_memory_bytes=1_000_000)
+    async with embedded_broker(options, has_http=True) as broker:
+        answer = await post(broker, "/mpub?topic=t", LINES)
+
+        assert (503, "EXITING") == (answer.status, answer.message)
+        assert 0 == (await topic_stats(broker, "t"))["message_count"]
+
+
+async def test_a_large_mpub_is_refused_for_its_last_message() -> None:
+    """Found in a later step than the first."""
+    async with embedded_broker(has_http=True) as broker:
+        answer = await post(broker, "/mpub?topic=t&binary=1", MESSAGES[:-1])
+
+        assert (413, "BAD_MESSAGE") == (answer.status, answer.message)
+        assert 0 == (await topic_stats(broker, "t"))["message_count"]
+
+
+# Large queues
+
+MANY = 20 * STEP_MESSAGES
+EMPTYING = pytest.mark.parametrize(
+    "target",
+    [
+        "/topic/empty?topic=t",
+        "/topic/delete?topic=t",
+        "/channel/empty?topic=t&channel=c",
+        "/channel/delete?topic=t&channel=c",
+    ],
+)
+
+
+@asynccontextmanager
+async def full_broker(target: str, options: BrokerOptions = FREE) -> AsyncIterator[Broker]:
+    """Run a broker with `MANY` messages where *target* looks for them, a part of them in flight."""
+    async with embedded_broker(options, has_http=True) as broker:
+        await post(broker, "/mpub?topic=t", LINES)
+        if "channel" in target:
+            await post(broker, "/channel/create?topic=t&channel=c")
+            found = core(broker).find_channel("t", "c")
+            assert found is not None
+            await until(lambda: found.depth == MANY)
+        yield broker
+
+
+def core(broker: Broker) -> TopicRegistry:
+    """Return what a running broker holds."""
+    assert broker._server is not None
+    return broker._server.registry
+
+
+@EMPTYING
+async def test_many_messages_are_released_in_steps(target: str) -> None:
+    """No turn of the event loop releases more than two steps; the answer comes after the last."""
+    async with full_broker(target) as broker:
+        memory = core(broker).context.memory
+        sending = spawn("post", post(broker, target))
+        falls = []
+        before = memory.used_bytes
+        while not sending.done():
+            await turn()
+            falls.append(before - memory.used_bytes)
+            before = memory.used_bytes
+        answer = await sending
+
+        assert (200, 0) == (answer.status, memory.used_bytes)
+    assert max(falls) <= 2 * STEP_MESSAGES * (OVERHEAD_BYTES + 1)
+
+
+@EMPTYING
+async def test_an_emptied_channel_is_empty_before_its_memory_is_free(target: str) -> None:
+    """Its counters are 0, a deleted name is free, and a new publish is not released with it."""
+    async with full_broker(target) as broker:
+        memory = core(broker).context.memory
+        before = memory.used_bytes
+        sending = spawn("post", post(broker, target))
+        await until(lambda: memory.used_bytes < before)
+        assert memory.used_bytes > 0
+        await post(broker, "/pub?topic=t", b"new")
+        topic = await topic_stats(broker, "t")
+        assert memory.used_bytes > OVERHEAD_BYTES + 3
+        await sending
+
+        count = 1 if "topic/delete" in target else MANY + 1
+        depths = [topic["depth"], *(each["depth"] for each in topic["channels"])]
+        assert (count, 1) == (topic["message_count"], sum(depths))
+        assert OVERHEAD_BYTES + 3 == memory.used_bytes
+
+
+async def test_memory_is_free_after_the_response_to_an_empty() -> None:
+    """A broker that was full takes as much again, right after the answer."""
+    target = "/topic/empty?topic=t"
+    options = BrokerOptions(max_memory_bytes=MANY * (OVERHEAD_BYTES + 1))
+    async with full_broker(target, options) as broker:
+        refused = await post(broker, "/pub?topic=t", b"x")
+        await post(broker, target)
+        taken = await post(broker, "/mpub?topic=t", LINES)
+
+    assert (503, 200) == (refused.status, taken.status)
+
+
+async def test_an_ephemeral_channel_is_released_in_steps() -> None:
+    """An ephemeral channel is deleted by nobody."""
+    options = BrokerOptions(mem_queue_size=MANY)
+    async with embedded_broker(options, has_http=True) as broker:
+        memory = core(broker).context.memory
+        async with v2_peer(broker.tcp_address) as consumer:
+            await consumer.ask(b"SUB t c#ephemeral\n")
+            await post(broker, "/mpub?topic=t", LINES)
+            before = memory.used_bytes
+        falls = []
+        while memory.used_bytes:
+            await turn()
+            falls.append(before - memory.used_bytes)
+            before = memory.used_bytes
+
+    assert max(falls) <= 2 * STEP_MESSAGES * (OVERHEAD_BYTES + 1)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+async def test_other_requests_run_while_thousands_of_topics_are_shown(form: str) -> None:
+    """The answer is made in steps, and a neighbour's commands are answered between them."""
+    async with embedded_broker(has_http=True) as broker, v2_peer(broker.tcp_address) as other:
+        for number in range(5_000):
+            core(broker).get_topic(f"t{number}").get_channel("c", now=0.0)
+        asking = spawn("get", get(broker, f"/stats?format={form}"))
+        answers = 0
+        while not asking.done():
+            await other.ask(publish(b"t0", b"x"))
+            answers += 1
+        answer = await asking
+
+    mark = b"[t" if form == "text" else b"topic_name"
+    assert (200, 5_000) == (answer.status, answer.body.count(mark))
+    assert answers >= 8

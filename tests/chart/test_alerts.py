@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import gateway.pipeline.observation
-from tests.support.chart import LEAST, merged, render
+from tests.support.chart import MINIMAL_VALUES, merged, render
 from tests.support.prometheus import promtool
 from tests.support.promql import (
     bare_counters_of,
@@ -28,9 +27,6 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 
 Rule = dict[str, Any]
 
-# Who imports it has registered the metrics of the jobs on Spark, too.
-_REGISTERED_BY = (gateway.pipeline.observation,)
-
 _GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 _ALL: list[Rule] = [rule for group in _GROUPS for rule in group["rules"]]
 ALERTS = [rule for rule in _ALL if "alert" in rule]
@@ -42,9 +38,13 @@ _WHICH = re.compile(r'alertname="(\w+)"[^}]* severity="(\w+)"')
 _FLAGS_OF_OTHERS = {
     *("--auth-http-address", "--broadcast-address", "--mem-queue-size", "--sync-every"),
     *("--max-msg-timeout", "--max-rdy-count"),
-    *("--containers", "--previous", "--replicas", "--since"),
+    *("--containers", "--from", "--previous", "--replicas", "--since"),
 }
-HEADINGS = ["What it means", "What users notice", "Look at", "What to do"]
+_OF_KUBE_STATE_METRICS = {
+    *("kube_job_failed", "kube_job_owner"),
+    *("kube_job_status_completion_time", "kube_job_status_start_time"),
+}
+HEADINGS = ["What it means", "What users notice", "How to diagnose", "What to do"]
 
 
 def _label(rule: Rule) -> str:
@@ -135,7 +135,7 @@ def test_an_alert_says_what_to_do(rule: Rule) -> None:
 def test_the_chart_says_where_the_pages_are_kept(base: str, begin: str) -> None:
     """All else is as in the file; without the value it is the path in the repository."""
     switched = {"prometheusRule": {"enabled": True, "runbookBaseUrl": base}}
-    groups = render(merged(LEAST, switched)).one("PrometheusRule")["spec"]["groups"]
+    groups = render(merged(MINIMAL_VALUES, switched)).one("PrometheusRule")["spec"]["groups"]
     found = [rule for group in groups for rule in group["rules"] if "alert" in rule]
 
     assert [f"{begin}{rule['alert']}.md" for rule in ALERTS] == [
@@ -146,9 +146,10 @@ def test_the_chart_says_where_the_pages_are_kept(base: str, begin: str) -> None:
 
 @pytest.mark.parametrize("rule", _ALL, ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_asks_for_metrics_that_there_are(rule: Rule) -> None:
-    """The gateway's own, what is recorded here, and up; never a counter as it stands."""
+    """Our own, what is recorded here, up, and what Kubernetes tells; no counter as it stands."""
     tree = parsed(rule["expr"])
     known = metric_names() | {rule["record"] for rule in RECORDED} | {"up"}
+    known |= _OF_KUBE_STATE_METRICS
 
     assert set() == metrics_of(tree) - known
     assert set() == bare_counters_of(tree)

@@ -14,7 +14,7 @@ from tests.support.prometheus import Prometheus, prometheus
 pytestmark = pytest.mark.promtool
 
 RULES = Path(__file__).resolve().parents[2] / "helm" / "files" / "alerts.yaml"
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 
 
 async def _looked_at(seen: Prometheus) -> list[dict[str, Any]]:

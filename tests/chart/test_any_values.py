@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.chart import LEAST, Json, Refused, at, merged, render, scenario
-from tests.support.chart_checks import default_values, faults, settings_of
+from tests.support.chart import MINIMAL_VALUES, Json, RenderError, at, merged, render, scenario
+from tests.support.chart_checks import all_findings, default_values, settings_of
 from tests.support.chart_values import any_values
 from tools.document_chart import jobs_schema
 
@@ -21,10 +21,10 @@ _PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 @settings(suppress_health_check=_QUIET, max_examples=_FEW, phases=_PHASES)
 @given(values=any_values())
-@example(values=LEAST)
+@example(values=MINIMAL_VALUES)
 def test_any_values_render_and_keep_every_rule(values: Json) -> None:
     """Strict schemas, restricted pods, times, names, selectors: the same as for the scenarios."""
-    assert [] == list(faults(render(values)))
+    assert [] == list(all_findings(render(values)))
 
 
 _NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?", fullmatch=True)
@@ -37,7 +37,7 @@ def test_no_name_is_too_long_whatever_the_release(release: str, override: str, n
     """53 characters are the most that Helm takes."""
     values = merged(scenario("full"), {override: name})
 
-    assert [] == list(faults(render(values, release=release)))
+    assert [] == list(all_findings(render(values, release=release)))
 
 
 def switches(values: Json, path: str = "") -> list[tuple[str, bool]]:
@@ -91,10 +91,10 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS)
 def test_each_switch_alone_changes_what_is_rendered(path: str) -> None:
     """On and off differ, and every rule holds for both."""
-    on = render(merged(LEAST, BESIDE.get(path, {}), at(path, True)))
-    off = render(merged(LEAST, at(path, False)))
+    on = render(merged(MINIMAL_VALUES, BESIDE.get(path, {}), at(path, True)))
+    off = render(merged(MINIMAL_VALUES, at(path, False)))
 
-    assert [] == [*faults(on), *faults(off)]
+    assert [] == [*all_findings(on), *all_findings(off)]
     assert on.texts != off.texts
 
 
@@ -103,13 +103,13 @@ def test_each_switch_alone_changes_what_is_rendered(path: str) -> None:
 def test_ports_follow_the_settings(port: int, management: int) -> None:
     """One place says where the gateway listens; two equal ports are refused."""
     listen = {"listen": f"0.0.0.0:{port}", "management_listen": f"[::]:{management}"}
-    values = merged(LEAST, {"settings": listen, "serviceMonitor": {"enabled": True}})
+    values = merged(MINIMAL_VALUES, {"settings": listen, "serviceMonitor": {"enabled": True}})
     if port == management:
-        with pytest.raises(Refused, match="never on the public port"):
+        with pytest.raises(RenderError, match="metrics must not be public"):
             render(values)
         return
 
     found = render(values)
 
-    assert [] == list(faults(found))
+    assert [] == list(all_findings(found))
     assert listen["listen"] == settings_of(found).listen

@@ -11,7 +11,6 @@ import pytest
 from tests.support.chart import Json, Render, render, scenario
 from tests.support.chart_checks import (
     Check,
-    leftovers,
     mounts,
     names,
     network,
@@ -22,6 +21,7 @@ from tests.support.chart_checks import (
     seconds,
     selectors,
     strategies,
+    unrendered_templates,
     variables,
 )
 
@@ -72,4 +72,6 @@ def test_a_template_that_is_not_filled_in_is_found() -> None:
     """In any text but those that have templates of their own."""
     found = render(scenario("full"))
 
-    assert leftovers(replace(found, texts={"templates/service.yaml": "name: {{ .Name }}"}))
+    assert unrendered_templates(
+        replace(found, texts={"templates/service.yaml": "name: {{ .Name }}"})
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chart import HELM, LEAST, Refused, at, merged, render
+from tests.support.chart import HELM, MINIMAL_VALUES, RenderError, at, merged, render
 
 AUTOSCALED = {"autoscaling": {"enabled": True}}
 KEDA = {"keda": {"enabled": True, "prometheusAddress": "http://prometheus:9090"}}
@@ -23,71 +23,95 @@ CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
     ([at("settings.auth_secret", "s")], "secrets.auth.name"),
     (
         [at("settings.admin_secret_file", "/a"), at("secrets.admin.name", "a")],
-        "settings.admin_secret_file: secrets.admin.name says where it is already",
+        "settings.admin_secret_file: it conflicts with secrets.admin.name",
     ),
     ([at("secrets.nsqdTls", {"name": "a", "keyKey": "k"})], "set secrets.nsqdTls.certKey"),
     (
         [at("settings.tls_cert", "/c")],
-        "settings.tls_cert: it does nothing without settings.tls_key",
+        "settings.tls_cert: it has no effect without settings.tls_key",
     ),
-    ([at("settings.tls_key", "/k")], "settings.tls_key: it does nothing without settings.tls_cert"),
-    ([at("settings.auth_anonymous", True)], "settings.auth_anonymous: there is no secret to lend"),
+    (
+        [at("settings.tls_key", "/k")],
+        "settings.tls_key: it has no effect without settings.tls_cert",
+    ),
+    ([at("settings.auth_anonymous", True)], "settings.auth_anonymous: there is no secret for"),
     ([at("settings.publish_rate_burst", 9)], "without settings.publish_rate_limit; set both"),
     (
         [at("settings", {"nsqd_snappy": True, "nsqd_deflate": True})],
-        "settings.nsqd_snappy: not beside settings.nsqd_deflate",
+        "settings.nsqd_snappy: it conflicts with settings.nsqd_deflate",
     ),
     ([at("settings.listen", "127.0.0.1:8080")], 'settings.listen is "127.0.0.1:8080"'),
-    ([at("settings.management_listen", "[::1]:8081")], "nobody outside of the pod"),
+    ([at("settings.management_listen", "[::1]:8081")], "not reachable from outside the pod"),
     ([at("settings.listen", None)], "set 0.0.0.0:PORT"),
-    ([at("settings.listen", "0.0.0.0:0")], "port 0 is another one after each start"),
-    ([at("settings.management_listen", "0.0.0.0:8080")], "port 8080 is that of settings.listen"),
+    ([at("settings.listen", "0.0.0.0:0")], "port 0 is a random port"),
+    ([at("settings.management_listen", "0.0.0.0:8080")], "settings.listen uses port 8080 too"),
     ([at("settings.workers", 4)], "settings.workers is 4"),
     (
         [at("extraEnv", [{"name": "NSQ_GATEWAY_LISTEN", "value": "[::]:1"}])],
-        "extraEnv: NSQ_GATEWAY_LISTEN is set by the chart",
+        "extraEnv: the chart sets NSQ_GATEWAY_LISTEN",
     ),
-    ([EMBEDDED, at("settings.nsqd_tcp_address", ["a:1"])], "an nsqd is named in settings"),
+    ([EMBEDDED, at("settings.nsqd_tcp_address", ["a:1"])], "settings has an address of NSQ"),
     ([EMBEDDED, AUTOSCALED], "turn autoscaling.enabled and keda.enabled off"),
     ([EMBEDDED, at("replicaCount", 2)], "set replicaCount: 1 (it is 2)"),
     ([EMBEDDED, at("settings.insecure", False)], "set settings.insecure: true"),
-    ([at("settings.nsqd_tcp_address", [])], "say where NSQ is: lookupd_http_address"),
-    ([at("settings.insecure", False)], "say who may come in: require_auth: true"),
-    ([at("terminationGracePeriodSeconds", 55)], "is 55, and a drain takes 56 s"),
-    ([at("progressDeadlineSeconds", 145)], "is 145, and a step of a rollout may take 146 s"),
-    ([AUTOSCALED, KEDA], "keda.enabled: not beside autoscaling.enabled"),
-    ([AUTOSCALED, at("autoscaling.minReplicas", 11)], "is 11 and above"),
+    (
+        [at("settings.nsqd_tcp_address", [])],
+        "the address of NSQ is missing; set lookupd_http_address",
+    ),
+    ([at("settings.insecure", False)], "the access rule is missing; set require_auth: true"),
+    ([at("terminationGracePeriodSeconds", 55)], "is 55, but a drain takes 56 s"),
+    ([at("probes.liveness", None)], "probes.liveness is null: every probe is required"),
+    (
+        [AUTOSCALED, at("autoscaling.socketsPerPod", 1000)],
+        "autoscaling.socketsPerPod is 1000, but a pod accepts at most settings.max_sockets",
+    ),
+    (
+        [KEDA, at("settings.max_sockets", 500)],
+        "autoscaling.socketsPerPod is 500, but a pod accepts at most settings.max_sockets (500)",
+    ),
+    ([at("settings.max_sockets", 10_000)], "is 1Gi and leaves 114 MiB for the unsent bytes of"),
+    ([at("resources.limits.memory", "128Mi")], "is 128Mi and leaves 0 MiB for the unsent bytes of"),
+    (
+        [at("settings.sockets_buffer_bytes", 900_000_000)],
+        "settings.sockets_buffer_bytes is 900000000, but resources.limits.memory (1Gi) leaves",
+    ),
+    ([at("progressDeadlineSeconds", 145)], "is 145, but a step of a rollout may take 146 s"),
+    ([AUTOSCALED, KEDA], "keda.enabled: it conflicts with autoscaling.enabled"),
+    ([AUTOSCALED, at("autoscaling.minReplicas", 11)], "is 11, above"),
     (
         [AUTOSCALED, at("autoscaling.socketsPerPod", 0), at("autoscaling.cpuPercent", 0)],
         "set socketsPerPod or cpuPercent above 0",
     ),
     ([AUTOSCALED, at("resources.requests", {"cpu": None})], "resources.requests.cpu"),
-    ([KEDA, at("keda.prometheusAddress", "")], "keda.prometheusAddress: name the Prometheus"),
+    ([KEDA, at("keda.prometheusAddress", "")], "keda.prometheusAddress: it is missing"),
     (
         [at("podMonitor.enabled", True), at("serviceMonitor.enabled", True)],
-        "serviceMonitor.enabled: not beside podMonitor.enabled",
+        "serviceMonitor.enabled: it conflicts with podMonitor.enabled",
     ),
-    ([at("service.nodePort", 30_900)], "service.nodePort: a Service of the type ClusterIP has"),
+    ([at("service.nodePort", 30_900)], "service.nodePort: a Service of type ClusterIP does not"),
     ([at("service.loadBalancerClass", "a/b")], "set service.type: LoadBalancer"),
     (
         [at("service", {"type": "NodePort", "loadBalancerSourceRanges": ["192.0.2.0/24"]})],
-        "service.loadBalancerSourceRanges: a Service of the type NodePort has none",
+        "service.loadBalancerSourceRanges: a Service of type NodePort does not",
     ),
     ([at("service.externalTrafficPolicy", "Local")], "service.externalTrafficPolicy: a Service"),
-    ([at("httpRoute.enabled", True)], "httpRoute.parentRefs: a route without a Gateway"),
-    ([at("ingress.enabled", True)], "ingress.hosts: name the hosts"),
-    ([POLICY, at("networkPolicy.publicFrom", [])], "networkPolicy.publicFrom: name who may"),
-    ([POLICY, at("networkPolicy.dnsTo", [])], "networkPolicy.dnsTo: name who answers DNS"),
+    ([at("httpRoute.enabled", True)], "httpRoute.parentRefs: it is missing"),
+    ([at("ingress.enabled", True)], "ingress.hosts: it is missing; set the hosts"),
+    (
+        [POLICY, at("networkPolicy.publicFrom", [])],
+        "networkPolicy.publicFrom: an empty list allows no",
+    ),
+    ([POLICY, at("networkPolicy.dnsTo", [])], "networkPolicy.dnsTo: an empty list allows no DNS"),
     (
         [POLICY, at("podMonitor.enabled", True)],
-        "networkPolicy.managementFrom: a monitor is made",
+        "networkPolicy.managementFrom: a monitor is enabled",
     ),
-    ([POLICY, at("networkPolicy.nsqTo", [])], "networkPolicy.nsqTo: name where nsqd"),
+    ([POLICY, at("networkPolicy.nsqTo", [])], "networkPolicy.nsqTo: an empty list allows no"),
     (
         [POLICY, at("settings.nsqd_tcp_address", ["nsqd:4250"])],
-        "networkPolicy.nsqPorts: settings.nsqd_tcp_address names port 4250",
+        "networkPolicy.nsqPorts: settings.nsqd_tcp_address uses port 4250",
     ),
-    ([at("podMonitor", {"scrapeTimeout": "1m"})], "podMonitor.scrapeTimeout is 1m and longer"),
+    ([at("podMonitor", {"scrapeTimeout": "1m"})], "podMonitor.scrapeTimeout is 1m, longer"),
 ]
 
 
@@ -96,8 +120,8 @@ def test_values_that_do_not_go_together_are_one_sentence(
     layers: list[dict[str, Any]], words: str
 ) -> None:
     """It names the value, and what to set."""
-    with pytest.raises(Refused, match=re.escape(words)):
-        render(merged(LEAST, *layers))
+    with pytest.raises(RenderError, match=re.escape(words)):
+        render(merged(MINIMAL_VALUES, *layers))
 
 
 def test_every_sentence_of_the_chart_is_heard_here() -> None:
@@ -105,13 +129,13 @@ def test_every_sentence_of_the_chart_is_heard_here() -> None:
     sentences = re.findall(r"\{\{- fail ", (HELM / "templates" / "validate.yaml").read_text())
 
     assert len(sentences) <= len(CONTRADICTIONS)
-    heard = {_said(merged(LEAST, *layers)) for layers, _ in CONTRADICTIONS}
+    heard = {_said(merged(MINIMAL_VALUES, *layers)) for layers, _ in CONTRADICTIONS}
     assert len(sentences) == len(heard)
 
 
 def _said(values: dict[str, Any]) -> str:
     """Return the place in the template that refuses *values*."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RenderError) as caught:
         render(values)
     found = re.search(r"validate\.yaml:(\d+)", str(caught.value))
     assert found is not None
@@ -121,7 +145,7 @@ def _said(values: dict[str, Any]) -> str:
 def test_what_each_contradiction_is_made_of_is_taken_without_it() -> None:
     """The sentences above are about what they name, and nothing else is wrong there."""
     for layers in ([], [EMBEDDED], [AUTOSCALED], [KEDA], [POLICY]):
-        assert render(merged(LEAST, *layers)).objects
+        assert render(merged(MINIMAL_VALUES, *layers)).objects
 
 
 @pytest.mark.parametrize(
@@ -146,7 +170,7 @@ def test_what_each_contradiction_is_made_of_is_taken_without_it() -> None:
 )
 def test_what_goes_together_is_taken(layer: dict[str, Any]) -> None:
     """The other half is in a Secret, in a variable, or somewhere that the chart does not see."""
-    assert render(merged(LEAST, layer)).objects
+    assert render(merged(MINIMAL_VALUES, layer)).objects
 
 
 @pytest.mark.parametrize(
@@ -183,6 +207,7 @@ def test_what_goes_together_is_taken(layer: dict[str, Any]) -> None:
         ("lifecycle.preStopSleepSeconds", -1),
         ("probes.readiness.host", "bad.host"),
         ("pdb.maxUnavailable", 0),
+        ("topologySpreadConstraints", [{"topologyKey": "zone"}]),
         ("keda.prometheusAddress", "prometheus:9090"),
     ],
 )
@@ -190,5 +215,5 @@ def test_a_wrong_value_is_named_by_its_path(path: str, value: object) -> None:
     """The schema tells where, and what is allowed."""
     place = path.rpartition(".")[0].replace(".", "/") if "." in path else ""
 
-    with pytest.raises(Refused, match=f"at '/?{place}"):
-        render(merged(LEAST, at(path, value)))
+    with pytest.raises(RenderError, match=f"at '/?{place}"):
+        render(merged(MINIMAL_VALUES, at(path, value)))

@@ -12,7 +12,7 @@ from tests.support.chart import Json, render, scenario
 from tests.support.gateway import gateway_with_nsqd
 from tests.support.nsqd import real_nsqd
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 180.0
 
 
 async def ran(container: Json, url: str) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import ServeSettings
-from tests.support.chart import LEAST, ROOT, SCENARIOS, Json, at, merged, render, scenario
+from gateway.settings.serve import ServeSettings
+from tests.support.chart import MINIMAL_VALUES, ROOT, SCENARIOS, Json, at, merged, render, scenario
 from tests.support.chart_checks import CHECKS, VERSIONS, Check, settings_of
 from tests.support.kubernetes_schemas import findings
 
@@ -148,11 +148,51 @@ def test_a_rollout_has_time_for_one_step_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [scenario("trial"), merged(LEAST, at("strategy.type", "Recreate"))]
+    "values", [scenario("trial"), merged(MINIMAL_VALUES, at("strategy.type", "Recreate"))]
 )
 def test_who_cannot_roll_is_recreated(values: Json) -> None:
     """Two brokers would share out callers and no messages; and no pace is left beside the word."""
     assert {"type": "Recreate"} == render(values).one("Deployment")["spec"]["strategy"]
+
+
+OURS = {
+    "app.kubernetes.io/name": "nsq-gateway",
+    "app.kubernetes.io/instance": "t",
+    "app.kubernetes.io/component": "gateway",
+}
+
+
+def test_the_pods_are_spread_over_nodes_and_zones() -> None:
+    """Where there is room; each rollout by itself."""
+    constraints = render(MINIMAL_VALUES).pod["topologySpreadConstraints"]
+
+    assert ["kubernetes.io/hostname", "topology.kubernetes.io/zone"] == [
+        each["topologyKey"] for each in constraints
+    ]
+    for each in constraints:
+        assert (1, "ScheduleAnyway") == (each["maxSkew"], each["whenUnsatisfiable"])
+        assert ["pod-template-hash"] == each["matchLabelKeys"]
+        assert {"matchLabels": OURS} == each["labelSelector"]
+
+
+def test_a_constraint_of_ones_own_stands_as_it_was_said() -> None:
+    """In place of ours; who it is about is filled in where nothing is said of it."""
+    zones: Json = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    all_of_team = {"matchLabels": {"team": "messaging"}}
+    said = [{**zones, "minDomains": 3}, {**zones, "labelSelector": all_of_team}]
+
+    found = render(merged(MINIMAL_VALUES, at("topologySpreadConstraints", said))).pod
+
+    assert [{**said[0], "labelSelector": {"matchLabels": OURS}}, said[1]] == (
+        found["topologySpreadConstraints"]
+    )
+
+
+def test_pods_may_be_left_where_they_come() -> None:
+    """An empty list is no constraint."""
+    found = render(merged(MINIMAL_VALUES, at("topologySpreadConstraints", [])))
+
+    assert "topologySpreadConstraints" not in found.pod
 
 
 def test_the_pods_stay_when_only_the_chart_is_newer() -> None:
@@ -173,7 +213,7 @@ TLS_BY_SECRET = at("secrets.tls.name", "nsq-gateway-tls")
 )
 def test_tls_is_known_wherever_it_comes_from(tls: Json, plain: str, secured: str) -> None:
     """The Service tells it, and neither a test pod nor the notes speak of plain HTTP."""
-    without = merged(LEAST, at("service.appProtocol", plain))
+    without = merged(MINIMAL_VALUES, at("service.appProtocol", plain))
     before, after = render(without), render(merged(without, tls))
 
     assert plain == before.service["spec"]["ports"][0]["appProtocol"]
@@ -204,7 +244,7 @@ def test_a_budget_is_there_where_there_may_be_two() -> None:
     """An autoscaler that begins with one pod may have ten later."""
     scaled = {"autoscaling": {"enabled": True, "minReplicas": 1}}
 
-    assert 1 == len(render(merged(LEAST, scaled)).of("PodDisruptionBudget"))
+    assert 1 == len(render(merged(MINIMAL_VALUES, scaled)).of("PodDisruptionBudget"))
 
 
 @pytest.mark.parametrize("name,count", [("trial", 0), ("insecure", 1), ("full", 1)])
@@ -215,7 +255,32 @@ def test_one_pod_alone_holds_up_no_node(name: str, count: int) -> None:
 
 def test_the_least_time_to_end_is_what_the_readme_says() -> None:
     """5 + 10 + 20 + 5 + 1 + 15 with the defaults."""
+    delayed = merged(scenario("insecure"), {"settings": {"drain_delay_s": 4}})
+
     assert 56 == render(scenario("insecure")).pod["terminationGracePeriodSeconds"]
+    assert 60 == render(delayed).pod["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.parametrize(
+    "memory,expected",
+    [("1Gi", 650_594_222), ("1073741824", 650_594_222), ("2000M", 1_391_600_762), (None, None)],
+)
+def test_what_may_wait_for_sockets_is_what_the_memory_leaves(
+    memory: str | None, expected: int | None
+) -> None:
+    """In each form of a quantity; without a limit the gateway's own default holds."""
+    values = merged(scenario("insecure"), at("resources.limits.memory", memory))
+    settings = settings_of(render(values))
+
+    default = ServeSettings.model_fields["sockets_buffer_bytes"].default
+    assert (expected or default) == settings.sockets_buffer_bytes
+
+
+def test_what_may_wait_for_sockets_may_be_said() -> None:
+    """Where the memory has room for it."""
+    values = merged(scenario("insecure"), at("settings.sockets_buffer_bytes", 300_000_000))
+
+    assert 300_000_000 == settings_of(render(values)).sockets_buffer_bytes
 
 
 @pytest.mark.parametrize("name,count", [("trial", 1), ("auth", 1), ("full", 0), ("extras", 0)])
@@ -240,7 +305,32 @@ def test_the_notes_tell_of_spans_that_nothing_lets_out(
 
     notes = render(values).texts["templates/NOTES.txt"]
 
-    assert is_told == ("name the collector in networkPolicy.extraEgress" in notes)
+    assert is_told == ("add the collector to networkPolicy.extraEgress" in notes)
+
+
+_NGINX = {"ingress.annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS"}}
+_TRAEFIK = {"service.annotations": {"traefik.ingress.kubernetes.io/service.serversscheme": "https"}}
+_IDLE = {"ingress.annotations": {"nginx.ingress.kubernetes.io/proxy-read-timeout": "60"}}
+
+
+@pytest.mark.parametrize("tls", [TLS_BY_PATH, TLS_BY_SECRET], ids=["path", "secret"])
+@pytest.mark.parametrize(
+    "annotations,is_told",
+    [({}, True), (_IDLE, True), (_NGINX, False), (_TRAEFIK, False)],
+    ids=["none", "another", "nginx", "traefik"],
+)
+def test_the_notes_tell_of_an_ingress_that_speaks_plain_http(
+    tls: Json, annotations: dict[str, Json], *, is_told: bool
+) -> None:
+    """Its controller gets 400 from each pod; the annotation against it is the controller's own."""
+    ingress = at("ingress", {"enabled": True, "hosts": ["nsq.example.org"]})
+    values = merged(
+        MINIMAL_VALUES, ingress, *(at(path, each) for path, each in annotations.items())
+    )
+    warning = "WARNING: the pods use TLS, but an Ingress controller connects to them with plain"
+
+    assert is_told == (warning in render(merged(values, tls)).texts["templates/NOTES.txt"])
+    assert warning not in render(values).texts["templates/NOTES.txt"]
 
 
 @pytest.mark.parametrize("name,is_told", [("auth", True), ("insecure", False)])
@@ -248,4 +338,4 @@ def test_the_notes_tell_who_checks_a_secret(name: str, *, is_told: bool) -> None
     """The gateway wants one; whether it is right only nsqd can say."""
     notes = render(scenario(name)).texts["templates/NOTES.txt"]
 
-    assert is_told == ("one that asks for no AUTH takes any" in notes)
+    assert is_told == ("An nsqd without AUTH accepts any secret" in notes)

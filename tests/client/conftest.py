@@ -1,4 +1,4 @@
-"""Brokers that do what a test tells them."""
+"""Fixtures with scripted brokers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ import pytest
 import pytest_asyncio
 
 from gateway.client.connection import BrokerConnection
-from gateway.client.opening import open_connection
+from gateway.client.handshake import open_connection
+from gateway.client.metrics import NSQDS
+from gateway.client.producer import TOPICS
 from tests.support.connection_listener import OPTIONS, Listener
 from tests.support.scripted_broker import Peer, ScriptedBroker
 
 
+@pytest.fixture(autouse=True)
+def own_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reset the label limits, which other tests may have used up."""
+    for names in (NSQDS, TOPICS):
+        monkeypatch.setattr(names, "limit", 100_000)
+
+
 @pytest_asyncio.fixture
 async def broker() -> AsyncIterator[ScriptedBroker]:
-    """Return a broker that listens."""
+    """Return a scripted broker."""
     broker = ScriptedBroker()
     await broker.start()
     yield broker
@@ -24,7 +33,7 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
 
 @pytest_asyncio.fixture
 async def other() -> AsyncIterator[ScriptedBroker]:
-    """Return a second broker that listens."""
+    """Return a second scripted broker."""
     other = ScriptedBroker()
     await other.start()
     yield other
@@ -33,7 +42,7 @@ async def other() -> AsyncIterator[ScriptedBroker]:
 
 @pytest.fixture
 def listener() -> Listener:
-    """Return who is told."""
+    """Return a listener that records events."""
     return Listener()
 
 

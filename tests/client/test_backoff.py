@@ -1,4 +1,4 @@
-"""How long a client waits between two tries to connect, and after a message that failed."""
+"""Tests of `Backoff` and `BackoffLevel`: delays between connects and after failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.backoff import Backoff, BackoffLevels
+from gateway.client.backoff import Backoff, BackoffLevel
 
 
 @pytest.mark.parametrize(
@@ -19,31 +19,31 @@ from gateway.client.backoff import Backoff, BackoffLevels
     ids=["lowest", "middle", "highest"],
 )
 def test_delays_double_up_to_the_ceiling(drawn: float, expected: list[float]) -> None:
-    """Each lies in the upper half of its full length, where the draw says."""
-    backoff = Backoff(lambda: drawn, first_s=0.1, ceiling_s=1.0)
+    """Each delay is in the upper half of its full length, depending on *random*."""
+    backoff = Backoff(lambda: drawn, initial_delay_s=0.1, max_delay_s=1.0)
 
     delays = [backoff.next_delay_s() for _ in expected]
 
     assert pytest.approx(expected) == delays
 
 
-@pytest.mark.parametrize("held_s, expected", [(1.0, 0.05), (0.999, 0.2)])
-def test_a_connection_that_held_starts_again(held_s: float, expected: float) -> None:
-    """One that went at once does not: a broker that drops everybody is not hammered."""
-    backoff = Backoff(lambda: 0.0, first_s=0.1, ceiling_s=1.0)
+@pytest.mark.parametrize("uptime_s, expected", [(1.0, 0.05), (0.999, 0.2)])
+def test_a_connection_that_held_starts_again(uptime_s: float, expected: float) -> None:
+    """A short-lived connection resets nothing, so that a faulty broker is not flooded."""
+    backoff = Backoff(lambda: 0.0, initial_delay_s=0.1, max_delay_s=1.0)
     backoff.next_delay_s()
     backoff.next_delay_s()
 
-    backoff.connection_held(held_s)
+    backoff.reset_after(uptime_s)
 
     assert expected == backoff.next_delay_s()
 
 
 @given(st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=1, max_size=50))
 def test_no_delay_is_ever_out_of_bounds(draws: list[float]) -> None:
-    """However long it goes on: never at once, never above the ceiling."""
+    """No delay is near 0 or above the maximum, however many attempts."""
     left = iter(draws)
-    backoff = Backoff(lambda: next(left), first_s=0.1, ceiling_s=15.0)
+    backoff = Backoff(lambda: next(left), initial_delay_s=0.1, max_delay_s=15.0)
 
     delays = [backoff.next_delay_s() for _ in draws]
 
@@ -51,34 +51,34 @@ def test_no_delay_is_ever_out_of_bounds(draws: list[float]) -> None:
     assert max(delays) <= 15.0
 
 
-def levels(*, multiplier_s: float = 1.0, max_duration_s: float = 120.0) -> BackoffLevels:
-    """Return levels of the strategy exponential."""
-    return BackoffLevels(lambda: 0.5, multiplier_s=multiplier_s, max_duration_s=max_duration_s)
+def levels(*, multiplier_s: float = 1.0, max_duration_s: float = 120.0) -> BackoffLevel:
+    """Return levels with the strategy exponential."""
+    return BackoffLevel(lambda: 0.5, multiplier_s=multiplier_s, max_duration_s=max_duration_s)
 
 
 def test_a_duration_doubles_with_each_level() -> None:
-    """With go-nsq's defaults: 2, 4, 8, 16, 32, 64 s, and no further."""
+    """go-nsq's defaults give 2, 4, 8, 16, 32, 64 s, and no more."""
     made = levels()
 
     durations = []
     for _ in range(8):
-        made.rise()
+        made.increase()
         durations.append(made.next_duration_s())
 
     assert [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] == durations
-    assert 6 == made.level
+    assert 6 == made.value
 
 
 def test_levels_go_down_to_zero() -> None:
-    """And no further."""
+    """The level does not fall below 0."""
     made = levels()
-    made.rise()
-    made.rise()
+    made.increase()
+    made.increase()
 
     went = []
     for _ in range(3):
-        made.sink()
-        went.append(made.level)
+        made.decrease()
+        went.append(made.value)
 
     assert [1, 0, 0] == went
 
@@ -101,24 +101,24 @@ def test_levels_go_down_to_zero() -> None:
 def test_the_highest_level_is_the_last_that_the_maximum_allows(
     multiplier_s: float, max_duration_s: float, expected: int
 ) -> None:
-    """A maximum of 0 allows none; durations of nothing end somewhere, too."""
+    """A maximum of 0 allows no level; with a multiplier of 0 the level is still limited."""
     made = levels(multiplier_s=multiplier_s, max_duration_s=max_duration_s)
 
     for _ in range(100):
-        made.rise()
+        made.increase()
 
-    assert expected == made.level
+    assert expected == made.value
     assert made.next_duration_s() <= max(max_duration_s, multiplier_s)
 
 
 def test_full_jitter_draws_each_period_anew() -> None:
-    """Evenly from nothing to the duration of the level; the level itself is not drawn."""
+    """The duration is uniform from 0 to that of the level, which is not random."""
     draws = iter([0.0, 0.5, 0.75])
-    made = BackoffLevels(lambda: next(draws), strategy="full_jitter")
-    made.rise()
-    made.rise()
+    made = BackoffLevel(lambda: next(draws), strategy="full_jitter")
+    made.increase()
+    made.increase()
 
     durations = [made.next_duration_s() for _ in range(3)]
 
     assert [0.0, 2.0, 3.0] == durations
-    assert 2 == made.level
+    assert 2 == made.value

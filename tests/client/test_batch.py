@@ -1,4 +1,4 @@
-"""What waits to be published, and how it becomes commands."""
+"""Tests of `PublishQueue`: queued publishes and the commands that they become."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LIMITS = Limits()
 
 
 def ignore(_error: GatewayError | None) -> None:
-    """Be a caller that does not care."""
+    """Ignore the outcome."""
 
 
 def pending(
     *bodies: bytes, topic: str = "t", defer_ms: int = 0, deadline: float = 5.0, alone: bool = False
 ) -> PendingPublish:
-    """Return one caller's publish."""
-    size_bytes = size_in_mpub([len(body) for body in bodies])
+    """Return a pending publish."""
+    size_bytes = size_in_mpub(bodies)
     return PendingPublish(topic, bodies, defer_ms, size_bytes, deadline, ignore, alone)
 
 
 def queue(*publishes: PendingPublish, limits: Limits = LIMITS) -> PublishQueue:
-    """Return a queue where *publishes* wait."""
+    """Return a queue with *publishes*."""
     made = PublishQueue(limits)
     for publish in publishes:
         made.add(publish)
@@ -47,7 +47,7 @@ def queue(*publishes: PendingPublish, limits: Limits = LIMITS) -> PublishQueue:
 
 
 def commands(waiting: PublishQueue) -> list[PublishCommand]:
-    """Take everything out, batch by batch."""
+    """Take and return all commands."""
     taken = []
     while (batch := waiting.take()) is not None:
         taken.append(batch.command())
@@ -91,7 +91,7 @@ def commands(waiting: PublishQueue) -> list[PublishCommand]:
 def test_what_waits_becomes_few_commands(
     publishes: list[PendingPublish], expected: list[PublishCommand]
 ) -> None:
-    """One message is a PUB, more are an MPUB; deferred and refused ones go by themselves."""
+    """One message is a PUB, several are an MPUB; deferred and refused ones go alone."""
     assert expected == commands(queue(*publishes))
 
 
@@ -107,7 +107,7 @@ def test_topics_take_turns() -> None:
 
 @pytest.mark.parametrize("spare, expected", [(0, [2, 1]), (-1, [1, 1, 1])])
 def test_a_batch_fits_into_one_body(spare: int, expected: list[int]) -> None:
-    """Count and sizes included, to the byte."""
+    """Its size, including count and length prefixes, is exactly within the limit."""
     limits = Limits(max_body_size_bytes=4 + 2 * (4 + 10) + spare)
     waiting = queue(*[pending(b"x" * 10)] * 3, limits=limits)
 
@@ -119,7 +119,7 @@ def test_a_batch_fits_into_one_body(spare: int, expected: list[int]) -> None:
 
 
 def test_a_batch_is_closed_before_a_large_broker_would_take_more() -> None:
-    """The next caller waits less; a larger publish of one caller goes all the same."""
+    """A smaller batch is answered sooner; a single larger publish is still allowed."""
     body = b"x" * (MAX_BATCH_BYTES // 2)
     waiting = queue(pending(body), pending(body), pending(body, body, body))
 
@@ -131,7 +131,7 @@ def test_a_batch_is_closed_before_a_large_broker_would_take_more() -> None:
 
 
 def test_what_is_put_back_comes_first_and_goes_alone() -> None:
-    """In its order, before what came meanwhile; also where nothing of the topic waits."""
+    """Retried publishes keep their order and precede others, even of an empty topic."""
     first, second, third = pending(b"1"), pending(b"2"), pending(b"3")
     waiting, empty = queue(third), queue()
 
@@ -144,7 +144,7 @@ def test_what_is_put_back_comes_first_and_goes_alone() -> None:
 
 
 def test_nothing_can_be_put_back() -> None:
-    """All callers of a batch may have been answered before."""
+    """All callers of a batch may have been answered already."""
     waiting = queue()
 
     waiting.add_first([])
@@ -153,7 +153,7 @@ def test_nothing_can_be_put_back() -> None:
 
 
 def test_a_queue_tells_what_waits() -> None:
-    """Whether there is anything, of which topics; and nothing when all is taken."""
+    """It reports the topics with publishes, and is false when empty."""
     waiting = queue(pending(b"a"), pending(b"bb", b"c", topic="u"))
     told = (bool(waiting), "t" in waiting, "u" in waiting, "v" in waiting)
 
@@ -164,7 +164,7 @@ def test_a_queue_tells_what_waits() -> None:
 
 
 def test_the_overdue_are_taken_out() -> None:
-    """At their deadline; the others keep their place, and a topic without any is gone."""
+    """Others keep their order, and a topic without publishes is removed."""
     late, early = pending(b"a", deadline=1.0), pending(b"b", deadline=2.0)
     other = pending(b"c", topic="u", deadline=1.0)
     waiting = queue(late, early, other)
@@ -177,7 +177,7 @@ def test_the_overdue_are_taken_out() -> None:
 
 
 def test_one_that_comes_later_may_be_overdue_sooner() -> None:
-    """It has waited for another connection before."""
+    """It was queued on another connection before."""
     new, old = pending(b"a", deadline=9.0), pending(b"b", deadline=1.0)
     waiting = queue(new, old)
 
@@ -187,7 +187,7 @@ def test_one_that_comes_later_may_be_overdue_sooner() -> None:
 
 
 def test_those_whose_time_is_over_leave_a_batch_that_was_taken() -> None:
-    """What is left is what is still to be answered, with its bytes and its earliest deadline."""
+    """The batch keeps the unanswered publishes, with their size and earliest deadline."""
     publishes = [pending(b"%d" % number, deadline=float(number)) for number in (1, 3, 2)]
     batch = queue(*publishes).take()
     assert batch is not None
@@ -201,7 +201,7 @@ def test_those_whose_time_is_over_leave_a_batch_that_was_taken() -> None:
 
 
 def test_everything_can_be_taken_out() -> None:
-    """Topic by topic, in order."""
+    """Topics are taken in order."""
     publishes = [pending(b"a"), pending(b"b"), pending(b"c", topic="u")]
     waiting = queue(*publishes)
 
@@ -211,7 +211,7 @@ def test_everything_can_be_taken_out() -> None:
 
 @pytest.mark.parametrize("max_bytes, expected", [(0, 0), (1, 2), (18, 2), (19, 3), (99, 3)])
 def test_a_part_can_be_taken_out(max_bytes: int, expected: int) -> None:
-    """Whole batches, until there are enough bytes of them."""
+    """Whole batches are taken until they reach the given size."""
     limits = Limits(max_body_size_bytes=4 + 2 * (4 + 5))
     waiting = queue(*[pending(b"x" * 5)] * 3, limits=limits)
 
@@ -232,15 +232,15 @@ PUBLISHES = st.builds(
 
 
 def bodies_of(command: PublishCommand) -> Sequence[bytes]:
-    """Return the bodies that *command* carries."""
-    return command.bodies if isinstance(command, MultiPublish) else [command.body]
+    """Return the bodies of *command*."""
+    return list(command.bodies) if isinstance(command, MultiPublish) else [command.body]
 
 
 @given(st.lists(st.one_of(PUBLISHES, st.none()), max_size=40))
 def test_nothing_is_lost_and_each_topic_keeps_its_order(
     steps: list[PendingPublish | None],
 ) -> None:
-    """Whenever batches are taken (None), a broker with these limits takes every command of them."""
+    """Whenever batches are taken (None), a broker with these limits accepts each command."""
     limits = Limits(max_msg_size_bytes=60, max_body_size_bytes=4 + 5 * 64)
     broker = V2Connection(Role.BROKER, limits)
     broker.receive_data(b"  V2")
@@ -269,7 +269,7 @@ STEPS = st.tuples(st.sampled_from("tuv"), st.floats(0.0, 9.0), st.sampled_from([
 
 @given(st.lists(STEPS, max_size=30))
 def test_everybody_leaves_once_and_in_time(steps: list[tuple[str, float, int]]) -> None:
-    """Overdue in the queue, overdue in the batch that was taken, put back, or taken at last."""
+    """Each publish is overdue in the queue, overdue in its batch, retried, or taken."""
     waiting, numbers = queue(), count()
     for topic, deadline, defer_ms in steps:
         body = b"%d" % next(numbers)

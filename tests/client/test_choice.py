@@ -1,29 +1,31 @@
-"""Which connection takes the next publish of a topic that has no work anywhere."""
+"""Tests of `least_loaded`: the connection for a topic without publishes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
-from gateway.client.choice import choose
+from gateway.client.producer_pool import ProducerConnection, least_loaded
 
 
 @dataclass(frozen=True)
 class Node:
-    """An nsqd as the choice sees it."""
+    """The attributes of an NsqdNode that `least_loaded` reads."""
 
-    is_doubted: bool = False
+    is_suspect: bool = False
     room_bytes: int = 10
 
     def has_room(self, size_bytes: int) -> bool:
-        """Tell whether *size_bytes* are within the room."""
+        """Return whether *size_bytes* are within the room."""
         return size_bytes <= self.room_bytes
 
 
 @dataclass
-class Lane:
-    """A connection as the choice sees it."""
+class Connection:
+    """The attributes of a ProducerConnection that `least_loaded` reads."""
 
     name: str
     load_bytes: int = 0
@@ -31,24 +33,30 @@ class Lane:
     node: Node = field(default_factory=Node)
 
 
-SHUT = Lane("shut", is_open=False)
-DOUBTED = Node(is_doubted=True)
+def choose(connections: Sequence[Connection], size_bytes: int, *, turn: int) -> Connection | None:
+    """Return the choice of `least_loaded`."""
+    candidates = cast("Sequence[ProducerConnection]", connections)
+    return cast("Connection | None", least_loaded(candidates, size_bytes, turn=turn))
+
+
+SHUT = Connection("shut", is_open=False)
+SUSPECT = Node(is_suspect=True)
 FULL = Node(room_bytes=9)
 
 
 @pytest.mark.parametrize(
-    "lanes, turn, expected",
+    "connections, turn, expected",
     [
-        ([Lane("a"), Lane("b")], 0, "a"),
-        ([Lane("a"), Lane("b")], 1, "b"),
-        ([Lane("a"), Lane("b")], 2, "a"),
-        ([Lane("a", 2), Lane("b", 1)], 0, "b"),
-        ([Lane("a", 1), Lane("b", 1)], 1, "b"),
-        ([SHUT, Lane("b", 9)], 0, "b"),
-        ([Lane("a", node=FULL), Lane("b", 9)], 0, "b"),
-        ([Lane("a", node=DOUBTED), Lane("b", 9)], 0, "b"),
-        ([Lane("a", 2, node=DOUBTED), Lane("b", 1, node=DOUBTED)], 0, "b"),
-        ([Lane("a", node=DOUBTED), Lane("b", node=FULL), SHUT], 1, "a"),
+        ([Connection("a"), Connection("b")], 0, "a"),
+        ([Connection("a"), Connection("b")], 1, "b"),
+        ([Connection("a"), Connection("b")], 2, "a"),
+        ([Connection("a", 2), Connection("b", 1)], 0, "b"),
+        ([Connection("a", 1), Connection("b", 1)], 1, "b"),
+        ([SHUT, Connection("b", 9)], 0, "b"),
+        ([Connection("a", node=FULL), Connection("b", 9)], 0, "b"),
+        ([Connection("a", node=SUSPECT), Connection("b", 9)], 0, "b"),
+        ([Connection("a", 2, node=SUSPECT), Connection("b", 1, node=SUSPECT)], 0, "b"),
+        ([Connection("a", node=SUSPECT), Connection("b", node=FULL), SHUT], 1, "a"),
     ],
     ids=[
         "the first turn",
@@ -63,15 +71,19 @@ FULL = Node(room_bytes=9)
         "one that owes an answer before none",
     ],
 )
-def test_a_publish_goes(lanes: list[Lane], turn: int, expected: str) -> None:
-    """To the least loaded, in turns among equals, of those whose nsqd takes it and answers."""
-    chosen = choose(lanes, 10, turn=turn)
+def test_a_publish_goes(connections: list[Connection], turn: int, expected: str) -> None:
+    """The least loaded connection with room and without suspicion, in turns among equals."""
+    chosen = choose(connections, 10, turn=turn)
 
     assert chosen is not None
     assert expected == chosen.name
 
 
-@pytest.mark.parametrize("lanes", [[], [SHUT], [SHUT, SHUT], [SHUT, Lane("a", node=FULL)]])
-def test_without_an_open_lane_with_room_there_is_no_choice(lanes: list[Lane]) -> None:
-    """None says that nothing can take it now."""
-    assert None is choose(lanes, 10, turn=3)
+@pytest.mark.parametrize(
+    "connections", [[], [SHUT], [SHUT, SHUT], [SHUT, Connection("a", node=FULL)]]
+)
+def test_without_an_open_connection_with_room_there_is_no_choice(
+    connections: list[Connection],
+) -> None:
+    """None means that no connection can take the publish."""
+    assert None is choose(connections, 10, turn=3)

@@ -1,4 +1,4 @@
-"""One connection to a broker: opened, asked, answered, whatever the broker does."""
+"""Tests of `BrokerConnection`: handshake, requests, replies and the end, with any broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import gateway
 from gateway.client.connection import BrokerConnection, ConnectionOptions
-from gateway.client.opening import open_connection
+from gateway.client.handshake import open_connection
 from gateway.errors import BrokerRefused, BrokerUnreachable, LocalProtocolError
 from gateway.protocol.commands import (
     Finish,
@@ -23,23 +23,24 @@ from gateway.protocol.commands import (
     StartClose,
     Subscribe,
     Touch,
+    encode_finishes,
 )
 from gateway.protocol.frames import OK, ErrorFrame, Message, Response
-from gateway.protocol.identify import Answer, Offer, parse_offer
-from tests.support.connection_listener import IN_A_HURRY, OPTIONS, Listener, ask
-from tests.support.deliveries import message_id, messages
+from gateway.protocol.identify import IdentifyRequest, IdentifyResponse, parse_identify_request
+from tests.support.connection_listener import OPTIONS, SHORT_TIMEOUTS, Listener, publish_each
 from tests.support.manual_clock import turn
 from tests.support.scripted_broker import (
     Peer,
     Rule,
     ScriptedBroker,
     close,
+    no_response,
     refuse,
     reset,
-    say,
-    silence,
-    write,
+    respond,
+    respond_raw,
 )
+from tests.support.session_messages import message_id, messages
 
 A, B = message_id(0xA), message_id(0xB)
 MESSAGE_FRAME = b"\0\0\0\x1f\0\0\0\2" + bytes(8) + b"\0\1" + A + b"x"
@@ -49,9 +50,9 @@ MESSAGE_FRAME = b"\0\0\0\x1f\0\0\0\2" + bytes(8) + b"\0\1" + A + b"x"
 
 
 async def test_opening_says_what_is_offered_and_learns_what_holds(broker: ScriptedBroker) -> None:
-    """The offer goes out as JSON, and the broker's answer is kept."""
-    broker.identifies_as(Answer(max_rdy_count=7))
-    offer = Offer(
+    """IDENTIFY is written as JSON, and the broker's answer is kept."""
+    broker.identifies_as(IdentifyResponse(max_rdy_count=7))
+    offer = IdentifyRequest(
         client_id="me",
         hostname="here",
         user_agent="x/1",
@@ -70,38 +71,52 @@ async def test_opening_says_what_is_offered_and_learns_what_holds(broker: Script
     )
 
 
+async def test_what_is_written_is_counted(broker: ScriptedBroker) -> None:
+    """Every byte counts, of single commands and of FINs written together."""
+    connection = await open_connection(broker.address, OPTIONS, Listener())
+    before = connection.metrics.bytes_out
+    connection.send(Subscribe("t", "c"), Ready(2))
+    connection.finish([A, B])
+
+    written = b"SUB t c\nRDY 2\n" + encode_finishes([A, B])
+    assert (True, len(written)) == (before > 0, connection.metrics.bytes_out - before)
+
+
 async def test_a_client_that_does_not_say_who_it_is_is_named(broker: ScriptedBroker) -> None:
-    """nsqd's /stats shows by host and program who is connected."""
+    """nsqd's /stats shows the client's host and user agent."""
     await open_connection(broker.address, ConnectionOptions(), Listener())
 
     identify = await (await broker.peer()).next(Identify)
-    said = parse_offer(identify.body)
+    said = parse_identify_request(identify.body)
     host_name = socket.gethostname()
     assert (host_name.partition(".")[0], host_name) == (said.client_id, said.hostname)
     assert f"nsq-gateway/{gateway.__version__}" == said.user_agent
 
 
 async def test_a_plain_ok_stands_for_the_defaults(broker: ScriptedBroker) -> None:
-    """A broker without feature negotiation is one too."""
-    broker.on(Identify, say(OK))
+    """A broker without feature negotiation is accepted."""
+    broker.on(Identify, respond(OK))
 
     connection = await open_connection(broker.address, OPTIONS, Listener())
 
-    assert Answer() == connection.answer
+    assert IdentifyResponse() == connection.answer
 
 
 @pytest.mark.parametrize(
     "rule, reason",
     [
         (refuse("E_BAD_BODY", "no"), "refused IDENTIFY: E_BAD_BODY no"),
-        (silence, "no answer to IDENTIFY within 400 ms"),
-        (write(b"\0\0\0\6\0\0"), "no answer to IDENTIFY within 400 ms"),
-        (close, "the broker closed the connection"),
+        (no_response, "no answer to IDENTIFY within 400 ms"),
+        (respond_raw(b"\0\0\0\6\0\0"), "no answer to IDENTIFY within 400 ms"),
+        (close, "nsqd closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
-        (write(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not speak NSQ V2: E_INVALID frame type"),
-        (say(Response(b"{")), "does not speak NSQ V2: E_INVALID the answer to IDENTIFY"),
-        (say(Response(b'{"snappy":true}')), "starts snappy, which was not asked for"),
-        (say(Response(b'{"tls_v1":true}')), "starts tls_v1, which was not asked for"),
+        (
+            respond_raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            "does not speak NSQ V2: E_INVALID unknown frame type",
+        ),
+        (respond(Response(b"{")), "does not speak NSQ V2: E_INVALID the response to IDENTIFY"),
+        (respond(Response(b'{"snappy":true}')), "starts snappy, which was not requested"),
+        (respond(Response(b'{"tls_v1":true}')), "starts tls_v1, which was not requested"),
     ],
     ids=[
         "refused",
@@ -118,11 +133,11 @@ async def test_a_plain_ok_stands_for_the_defaults(broker: ScriptedBroker) -> Non
 async def test_a_broker_that_cannot_be_talked_to_is_unreachable(
     broker: ScriptedBroker, listener: Listener, rule: Rule, reason: str
 ) -> None:
-    """One error with address and reason; the listener hears nothing, and nothing stays open."""
+    """One error has address and reason; the listener is not called, and no connection is left."""
     broker.on(Identify, rule)
 
     with pytest.raises(BrokerUnreachable) as caught:
-        await open_connection(broker.address, IN_A_HURRY, listener)
+        await open_connection(broker.address, SHORT_TIMEOUTS, listener)
 
     assert reason == caught.value.reason[: len(reason)]
     assert f"nsqd at {broker.address}: {caught.value.reason}" == str(caught.value)
@@ -131,7 +146,7 @@ async def test_a_broker_that_cannot_be_talked_to_is_unreachable(
 
 
 async def test_a_port_where_nobody_listens_is_unreachable(broker: ScriptedBroker) -> None:
-    """In the system's words, without its numbers."""
+    """The reason is the system's message without its error number."""
     await broker.stop()
 
     with pytest.raises(BrokerUnreachable) as caught:
@@ -141,7 +156,7 @@ async def test_a_port_where_nobody_listens_is_unreachable(broker: ScriptedBroker
 
 
 async def test_a_host_that_does_not_answer_is_unreachable() -> None:
-    """A full backlog drops the SYN: the wait is bounded."""
+    """A full backlog drops the SYN, so the attempt ends at its time limit."""
     with socket.socket() as deaf, contextlib.ExitStack() as callers:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
@@ -152,13 +167,13 @@ async def test_a_host_that_does_not_answer_is_unreachable() -> None:
 
         port = deaf.getsockname()[1]
         with pytest.raises(BrokerUnreachable) as caught:
-            await open_connection(f"127.0.0.1:{port}", IN_A_HURRY, Listener())
+            await open_connection(f"127.0.0.1:{port}", SHORT_TIMEOUTS, Listener())
 
     assert "no TCP connection within 400 ms" == caught.value.reason
 
 
 async def test_a_name_that_is_not_known_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The resolver's words are the reason."""
+    """The reason is the resolver's message."""
 
     async def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -173,7 +188,7 @@ async def test_a_name_that_is_not_known_is_unreachable(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("address", ["", "nsqd", "nsqd:", ":4150", "nsqd:99999", "a..b:4150"])
 async def test_what_is_no_address_is_unreachable(address: str) -> None:
-    """It is said before anything is tried, or by the resolver; either way it is one error."""
+    """One kind of error is raised, by our check or by the resolver."""
     with pytest.raises(BrokerUnreachable) as caught:
         await open_connection(address, OPTIONS, Listener())
 
@@ -181,8 +196,8 @@ async def test_what_is_no_address_is_unreachable(address: str) -> None:
 
 
 async def test_a_cancelled_opening_leaves_nothing_open(broker: ScriptedBroker) -> None:
-    """The TCP connection goes with the one who wanted it."""
-    broker.on(Identify, silence)
+    """Cancellation closes the TCP connection."""
+    broker.on(Identify, no_response)
     opening = asyncio.ensure_future(open_connection(broker.address, OPTIONS, Listener()))
     peer = await broker.peer()
     await peer.next(Identify)
@@ -198,10 +213,10 @@ async def test_a_cancelled_opening_leaves_nothing_open(broker: ScriptedBroker) -
 
 
 async def test_replies_are_paired_in_order(peer: Peer, connection: BrokerConnection) -> None:
-    """Each command gets its own answer, also when they come in one read."""
-    replies = ask(connection, b"1", b"2")
-    peer._broker.on(Publish, silence)
-    replies_behind = ask(connection, b"3", b"4")
+    """Each command gets its own reply, even if several arrive in one read."""
+    replies = publish_each(connection, b"1", b"2")
+    peer._broker.on(Publish, no_response)
+    replies_behind = publish_each(connection, b"3", b"4")
     last = asyncio.ensure_future(connection.request(Publish("t", b"5"), timeout_ms=5_000))
     while len(peer.all(Publish)) < 5:
         await peer.next(Publish)
@@ -216,9 +231,9 @@ async def test_replies_are_paired_in_order(peer: Peer, connection: BrokerConnect
 async def test_a_refusal_answers_the_oldest_command_and_ends_the_rest(
     peer: Peer, connection: BrokerConnection, listener: Listener
 ) -> None:
-    """As nsqd does it: what stands behind a refused command is never answered."""
-    peer._broker.on(Publish, silence)
-    replies = ask(connection, b"1", b"2")
+    """As in nsqd, commands after a refused one get no reply."""
+    peer._broker.on(Publish, no_response)
+    replies = publish_each(connection, b"1", b"2")
     await peer.next(Publish)
 
     peer.send(ErrorFrame("E_BAD_MESSAGE", "no"))
@@ -232,7 +247,7 @@ async def test_a_refusal_answers_the_oldest_command_and_ends_the_rest(
 async def test_a_request_that_is_refused_raises(
     broker: ScriptedBroker, connection: BrokerConnection
 ) -> None:
-    """Code and description are the broker's."""
+    """The error has the broker's code and description."""
     broker.on(Subscribe, refuse("E_BAD_CHANNEL", "no"))
 
     with pytest.raises(BrokerRefused) as caught:
@@ -244,19 +259,19 @@ async def test_a_request_that_is_refused_raises(
 @pytest.mark.parametrize(
     "rule, reason",
     [
-        (close, "the broker closed the connection"),
+        (close, "nsqd closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
-        (write(b"garbage!garbage!"), "does not speak NSQ V2"),
-        (write(b"\0\0\0"), "no answer to SUB within 400 ms"),
+        (respond_raw(b"garbage!garbage!"), "does not speak NSQ V2"),
+        (respond_raw(b"\0\0\0"), "no answer to SUB within 400 ms"),
     ],
     ids=["closed", "reset", "garbage", "silence"],
 )
 async def test_a_request_without_an_answer_raises(
     broker: ScriptedBroker, listener: Listener, rule: Rule, reason: str
 ) -> None:
-    """The connection is gone then, and the listener knows why."""
+    """The connection has ended, and the listener gets the reason."""
     broker.on(Subscribe, rule)
-    connection = await open_connection(broker.address, IN_A_HURRY, listener)
+    connection = await open_connection(broker.address, SHORT_TIMEOUTS, listener)
 
     with pytest.raises(BrokerUnreachable) as caught:
         await connection.subscribe("t", "c")
@@ -269,23 +284,23 @@ async def test_a_request_without_an_answer_raises(
 async def test_a_response_that_nothing_asked_for_ends_the_connection(
     peer: Peer, listener: Listener
 ) -> None:
-    """Nothing could be paired any more."""
+    """Later replies could not be paired with commands any more."""
     peer.send(Response(b"hello"))
 
     reason = (await listener.ends.get()).reason
 
-    assert "sent a response that no command asked for: b'hello'" == reason
+    assert "sent a response without a command: b'hello'" == reason
 
 
 async def test_an_ended_connection_takes_no_questions(
     peer: Peer, connection: BrokerConnection, listener: Listener
 ) -> None:
-    """Asking says why it has ended; what has no answer is silently not written."""
+    """A request raises the reason of the end; a command without a reply is not written."""
     peer.close()
     await listener.ends.get()
 
-    with pytest.raises(BrokerUnreachable, match="the broker closed the connection"):
-        connection.ask(Publish("t", b"1"), lambda _reply: None)
+    with pytest.raises(BrokerUnreachable, match="nsqd closed the connection"):
+        connection.send_request(Publish("t", b"1"), lambda _reply: None)
     connection.send(Nop())
     connection.finish([A])
     connection.requeue([A], delay_ms=0)
@@ -299,7 +314,7 @@ async def test_an_ended_connection_takes_no_questions(
 
 
 async def test_what_v2_forbids_is_a_fault_of_ours(connection: BrokerConnection) -> None:
-    """It is raised before a byte is written."""
+    """The error is raised before any byte is written."""
     with pytest.raises(LocalProtocolError, match="RDY is not allowed in state INIT"):
         connection.ready(1)
 
@@ -309,7 +324,7 @@ async def test_what_v2_forbids_is_a_fault_of_ours(connection: BrokerConnection) 
 
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 async def test_messages_arrive_as_lists(subscribed: Peer, listener: Listener, step: int) -> None:
-    """In order, however the stream is cut."""
+    """Messages keep their order, however the stream is split into reads."""
     sent = messages(*range(20))
     stream = subscribed._protocol.send_messages(sent)
 
@@ -326,7 +341,7 @@ async def test_messages_arrive_as_lists(subscribed: Peer, listener: Listener, st
 async def test_answers_go_out_as_nsqs_commands(
     subscribed: Peer, connection: BrokerConnection
 ) -> None:
-    """RDY, FIN, REQ and TOUCH, in the order in which they were given."""
+    """RDY, FIN, REQ and TOUCH are written in the order of the calls."""
     connection.ready(5)
     connection.finish([A, B])
     connection.requeue([A, B], delay_ms=7)
@@ -350,7 +365,7 @@ async def test_answers_go_out_as_nsqs_commands(
 async def test_a_late_refusal_is_told_and_the_connection_goes_on(
     subscribed: Peer, connection: BrokerConnection, listener: Listener
 ) -> None:
-    """It answers no command that waits: FIN has no answer."""
+    """E_FIN_FAILED is no reply to a pending command, because FIN has no reply."""
     refusal = ErrorFrame("E_FIN_FAILED", f"FIN {A.decode()} failed ID not in flight")
     closing = asyncio.ensure_future(connection.request(StartClose(), timeout_ms=5_000))
 
@@ -363,7 +378,7 @@ async def test_a_late_refusal_is_told_and_the_connection_goes_on(
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        (lambda peer: peer.write(MESSAGE_FRAME), "sent messages, and nobody has subscribed"),
+        (lambda peer: peer.write(MESSAGE_FRAME), "sent messages without a subscription"),
         (lambda peer: peer.send(ErrorFrame("E_FIN_FAILED", "x")), "refused a command: E_FIN_FAIL"),
     ],
     ids=["a message", "a refused FIN"],
@@ -371,7 +386,7 @@ async def test_a_late_refusal_is_told_and_the_connection_goes_on(
 async def test_a_connection_for_publishing_knows_no_messages(
     peer: Peer, listener: Listener, wrong: Callable[[Peer], None], reason: str
 ) -> None:
-    """A broker that says something of them has lost its way."""
+    """A message or a refused FIN without a subscription aborts the connection."""
     wrong(peer)
 
     assert reason == (await listener.ends.get()).reason[: len(reason)]
@@ -379,7 +394,7 @@ async def test_a_connection_for_publishing_knows_no_messages(
 
 
 async def test_nothing_is_read_behind_the_end(subscribed: Peer, listener: Listener) -> None:
-    """A refusal ends the connection: what stands behind it in the same read is not told."""
+    """A refusal ends the connection; the rest of the same read is ignored."""
     subscribed.send(messages(1), ErrorFrame("E_INVALID", "no"), messages(2), messages(3))
 
     await listener.ends.get()

@@ -1,4 +1,4 @@
-"""Connections to a real nsqd below V2: in clear, in TLS, compressed, and with AUTH."""
+"""Tests of connections to a real nsqd with TLS, compression and AUTH."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ import pytest
 import uvloop
 
 from gateway.client.connection import BrokerConnection, ConnectionOptions
-from gateway.client.opening import open_connection
-from gateway.client.tls import TlsOptions
+from gateway.client.handshake import open_connection
+from gateway.credentials import Secret
 from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, SettingsError
-from gateway.protocol.authorization import Authorization
 from gateway.protocol.commands import Identify, Publish
 from gateway.protocol.frames import OK, Response
-from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.identify import AuthResponse, IdentifyRequest, IdentifyResponse
 from gateway.protocol.wire import MAGIC
-from gateway.secret import Secret
-from tests.support.auth_server import Grant, Question, auth_server
+from gateway.tls import TlsOptions
+from tests.support.auth_server import AuthRequest, Grant, auth_server
 from tests.support.certificates import Certificates, Identity, certificates
 from tests.support.connection_listener import Listener
-from tests.support.leftovers import nothing_left_behind
+from tests.support.leaks import no_leaks
 from tests.support.nsqd import RealNsqd, real_nsqd
 from tests.support.wiretap import wiretap
 
@@ -37,29 +36,31 @@ pytestmark = pytest.mark.nsqd
 BODY = b"marker" * 30_000
 SECRET = Secret(b"s3cret")
 
-NAMED = Offer(client_id="c", hostname="h", user_agent="u", feature_negotiation=True)
+NAMED = IdentifyRequest(client_id="c", hostname="h", user_agent="u", feature_negotiation=True)
 OFFERS = {
     "plain": NAMED,
-    "snappy": Offer(feature_negotiation=True, snappy=True),
+    "snappy": IdentifyRequest(feature_negotiation=True, snappy=True),
     **{
-        f"deflate-{level}": Offer(feature_negotiation=True, deflate=True, deflate_level=level)
+        f"deflate-{level}": IdentifyRequest(
+            feature_negotiation=True, deflate=True, deflate_level=level
+        )
         for level in (1, 6, 9)
     },
 }
-WISHING = ConnectionOptions(offer=NAMED, output_buffer_wish_bytes=65_536)
+WISHING = ConnectionOptions(offer=NAMED, preferred_output_buffer_bytes=65_536)
 Run = Callable[[Coroutine[Any, Any, None]], None]
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 
 
 @pytest.fixture(scope="module")
 def certs() -> Iterator[Certificates]:
-    """Return certificates for all tests here."""
+    """Return certificates for all tests of this module."""
     with certificates() as made:
         yield made
 
 
 def trusting(certs: Certificates, client: Identity | None = None) -> TlsOptions:
-    """Return what trusts our authority, and shows the certificate of *client*."""
+    """Return TLS options with our CA and the certificate of *client*."""
     return TlsOptions(
         root_ca_file=certs.root_ca_file,
         cert_file=client.cert_file if client else None,
@@ -71,7 +72,7 @@ def trusting(certs: Certificates, client: Identity | None = None) -> TlsOptions:
 async def opened(
     address: str, options: ConnectionOptions, listener: Listener | None = None
 ) -> AsyncIterator[BrokerConnection]:
-    """Connect, and close when the block ends."""
+    """Connect, and close at the end of the block."""
     connection = await open_connection(address, options, listener or Listener())
     try:
         yield connection
@@ -79,8 +80,8 @@ async def opened(
         await connection.close()
 
 
-async def round_trip(address: str, options: ConnectionOptions) -> Answer:
-    """Publish a body and consume it on one connection; return what nsqd said to IDENTIFY."""
+async def round_trip(address: str, options: ConnectionOptions) -> IdentifyResponse:
+    """Publish and consume a body on one connection; return nsqd's answer to IDENTIFY."""
     listener = Listener()
     async with opened(address, options, listener) as connection:
         assert OK == await connection.request(Publish("t", BODY), timeout_ms=5_000)
@@ -96,8 +97,8 @@ async def round_trip(address: str, options: ConnectionOptions) -> Answer:
 
 
 async def refusal(address: str, options: ConnectionOptions) -> str:
-    """Return why no connection opens, and see that the attempt leaves nothing."""
-    async with nothing_left_behind():
+    """Return the reason why no connection opens; check that nothing is left open."""
+    async with no_leaks():
         with pytest.raises(BrokerUnreachable) as caught:
             await open_connection(address, options, Listener())
     assert address == caught.value.address
@@ -111,9 +112,9 @@ async def refusal(address: str, options: ConnectionOptions) -> str:
 @pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
 @pytest.mark.parametrize("is_secure", [False, True], ids=["TCP", "TLS"])
 def test_messages_go_through_every_layer(
-    run: Run, certs: Certificates, offer: Offer, *, is_secure: bool
+    run: Run, certs: Certificates, offer: IdentifyRequest, *, is_secure: bool
 ) -> None:
-    """What was asked for is had, a body comes back unchanged, and TLS hides everything."""
+    """The requested layers are active, a body is unchanged, and TLS encrypts it."""
     options = ConnectionOptions(offer=offer, tls=trusting(certs) if is_secure else None)
 
     async def scenario() -> None:
@@ -134,7 +135,7 @@ def test_messages_go_through_every_layer(
 
 
 async def test_compression_makes_a_body_shorter_on_the_wire() -> None:
-    """It is not only agreed on: what goes either way is a tenth, and less."""
+    """Compressed bodies take at most a tenth in both directions."""
     async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
         for name in ("snappy", "deflate-6"):
             await round_trip(tap.address, ConnectionOptions(offer=OFFERS[name]))
@@ -143,7 +144,7 @@ async def test_compression_makes_a_body_shorter_on_the_wire() -> None:
 
 
 async def test_nsqd_lowers_the_level_to_its_own() -> None:
-    """Level 9 is 6 by default; the connection works with what it is given."""
+    """nsqd lowers level 9 to 6 by default, and the connection works with it."""
     async with real_nsqd() as nsqd:
         answer = await round_trip(nsqd.tcp_address, ConnectionOptions(offer=OFFERS["deflate-9"]))
 
@@ -151,7 +152,7 @@ async def test_nsqd_lowers_the_level_to_its_own() -> None:
 
 
 async def test_an_nsqd_without_compression_is_talked_to_without() -> None:
-    """It is a wish, not a condition."""
+    """Compression is a preference and no requirement."""
     async with real_nsqd("--snappy=false", "--deflate=false") as nsqd:
         answers = [
             await round_trip(nsqd.tcp_address, ConnectionOptions(offer=OFFERS[name]))
@@ -162,8 +163,8 @@ async def test_an_nsqd_without_compression_is_talked_to_without() -> None:
 
 
 def test_both_kinds_of_compression_are_refused_before_connecting() -> None:
-    """There are no such options to connect with."""
-    both = Offer(feature_negotiation=True, snappy=True, deflate=True)
+    """Such options cannot be created."""
+    both = IdentifyRequest(feature_negotiation=True, snappy=True, deflate=True)
 
     with pytest.raises(SettingsError, match="one of snappy and deflate"):
         ConnectionOptions(offer=both)
@@ -173,7 +174,7 @@ def test_both_kinds_of_compression_are_refused_before_connecting() -> None:
 
 
 async def test_a_name_is_as_good_as_an_address(certs: Certificates) -> None:
-    """The certificate is held against the host that was connected to."""
+    """The certificate is checked against the host name of the address."""
     async with real_nsqd(*certs.server.nsqd_flags) as nsqd:
         address = nsqd.tcp_address.replace("127.0.0.1", "localhost")
         answer = await round_trip(address, ConnectionOptions(tls=trusting(certs)))
@@ -194,7 +195,7 @@ async def test_a_name_is_as_good_as_an_address(certs: Certificates) -> None:
 def test_a_server_that_is_not_who_it_should_be_is_refused(
     run: Run, certs: Certificates, who: str, reason: str
 ) -> None:
-    """Nothing was said to it but IDENTIFY, and the reason names what was wrong."""
+    """Only IDENTIFY was written, and the reason names the mismatch."""
     tls = {
         "stranger's CA": TlsOptions(root_ca_file=certs.stranger_ca_file),
         "system's CAs": TlsOptions(),
@@ -211,7 +212,7 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(
 
 @pytest.mark.parametrize("who", ["misnamed", "expired"])
 async def test_any_certificate_will_do_when_told_so(certs: Certificates, who: str) -> None:
-    """--nsqd-tls-insecure-skip-verify: encrypted, and to whomever."""
+    """--nsqd-tls-insecure-skip-verify encrypts without checking the certificate."""
     shown: Identity = getattr(certs, who)
     tls = TlsOptions(insecure_skip_verify=True)
     async with real_nsqd(*shown.nsqd_flags) as nsqd:
@@ -222,7 +223,7 @@ async def test_any_certificate_will_do_when_told_so(certs: Certificates, who: st
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
 async def test_the_minimum_version_is_no_maximum(certs: Certificates, version: str) -> None:
-    """The newest that both know is spoken."""
+    """The newest version that both sides support is used."""
     tls = replace(trusting(certs), min_version=version)
     async with (
         real_nsqd(*certs.server.nsqd_flags) as nsqd,
@@ -238,7 +239,7 @@ async def test_the_minimum_version_is_no_maximum(certs: Certificates, version: s
 async def test_a_server_below_the_minimum_version_is_refused(
     certs: Certificates, newest: str, *, is_taken: bool
 ) -> None:
-    """nsqd has no maximum of its own, so a broker that ends at TLS 1.2 takes its place."""
+    """nsqd has no maximum version, so a broker with TLS 1.2 at most takes its place."""
     tls = replace(trusting(certs), min_version=newest)
     options = ConnectionOptions(tls=tls)
     async with old_broker(certs.server) as address:
@@ -252,7 +253,7 @@ async def test_a_server_below_the_minimum_version_is_refused(
 
 @asynccontextmanager
 async def old_broker(identity: Identity) -> AsyncIterator[str]:
-    """Give the address of a broker that speaks TLS 1.2 at most, to one client."""
+    """Yield the address of a broker with TLS 1.2 at most, for one client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(identity.cert_file, identity.key_file)
@@ -269,7 +270,7 @@ def _be_old(listening: socket.socket, context: ssl.SSLContext) -> None:
         with caller.makefile("rb") as said:
             said.readline()
             said.read(int.from_bytes(said.read(4), "big"))
-        caller.sendall(Response(Answer(tls_v1=True).to_json()).encode())
+        caller.sendall(Response(IdentifyResponse(tls_v1=True).to_json()).encode())
         with contextlib.suppress(OSError), context.wrap_socket(caller, server_side=True) as secure:
             secure.sendall(OK.encode())
             secure.recv(1)
@@ -280,7 +281,7 @@ def _be_old(listening: socket.socket, context: ssl.SSLContext) -> None:
 
 @LOOPS
 def test_a_client_certificate_opens_what_asks_for_one(run: Run, certs: Certificates) -> None:
-    """Mutual TLS: nsqd takes the certificate that its own authority has signed."""
+    """With mutual TLS, nsqd accepts certificates of its own CA."""
     options = ConnectionOptions(tls=trusting(certs, certs.client))
 
     async def scenario() -> None:
@@ -297,7 +298,7 @@ def test_a_client_certificate_opens_what_asks_for_one(run: Run, certs: Certifica
 def test_without_the_right_certificate_it_stays_shut(
     run: Run, certs: Certificates, who: str, policy: str
 ) -> None:
-    """None at all, or a stranger's; with TLS 1.3 nsqd says so after our side of the handshake."""
+    """No certificate, or one of another CA; in TLS 1.3 nsqd refuses after our handshake."""
     options = ConnectionOptions(tls=trusting(certs, None if who == "nobody" else certs.stranger))
 
     async def scenario() -> None:
@@ -313,7 +314,7 @@ def test_without_the_right_certificate_it_stays_shut(
 
 @LOOPS
 def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certificates) -> None:
-    """IDENTIFY was written, which asks for TLS, and behind its answer not a byte more."""
+    """IDENTIFY, which requests TLS, was written, and nothing after its answer."""
     options = ConnectionOptions(offer=NAMED, tls=trusting(certs), secret=SECRET)
 
     async def scenario() -> None:
@@ -321,7 +322,7 @@ def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certi
             reason = await refusal(tap.address, options)
 
         offer = msgspec.structs.replace(options.offer, tls_v1=True)
-        assert "does not speak TLS, which was asked for; nothing more was sent" == reason
+        assert "does not offer TLS, which is required; nothing more was sent" == reason
         assert MAGIC + Identify(offer.to_json()).encode() == bytes(tap.said)
 
     run(scenario())
@@ -329,11 +330,11 @@ def test_nothing_is_said_in_clear_to_a_server_without_tls(run: Run, certs: Certi
 
 @asynccontextmanager
 async def pretender(behind: bytes) -> AsyncIterator[str]:
-    """Give the address of a broker that agrees to TLS, writes *behind*, and says no more."""
+    """Yield the address of a broker that agrees to TLS, writes *behind*, and stops."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")
-        writer.write(Response(Answer(tls_v1=True).to_json()).encode() + behind)
+        writer.write(Response(IdentifyResponse(tls_v1=True).to_json()).encode() + behind)
         with contextlib.suppress(ConnectionError):
             while await reader.read(65_536):
                 pass
@@ -348,15 +349,15 @@ async def pretender(behind: bytes) -> AsyncIterator[str]:
     "behind, reason",
     [
         (b"", "TLS: SSL handshake is taking longer than 0.1 seconds"),
-        (OK.encode(), "sent clear text behind its agreement to TLS"),
-        (b"\0", "sent clear text behind its agreement to TLS"),
+        (OK.encode(), "sent clear text after it agreed to TLS"),
+        (b"\0", "sent clear text after it agreed to TLS"),
     ],
     ids=["silence", "an OK in clear", "half a frame in clear"],
 )
 def test_an_agreement_to_tls_is_not_tls(
     run: Run, certs: Certificates, behind: bytes, reason: str
 ) -> None:
-    """What comes in clear behind it is not taken for what TLS protects, whoever wrote it."""
+    """Clear text after the agreement is an error, because TLS does not protect it."""
     options = ConnectionOptions(tls=trusting(certs), secret=SECRET, connect_timeout_ms=100)
 
     async def scenario() -> None:
@@ -367,7 +368,7 @@ def test_an_agreement_to_tls_is_not_tls(
 
 
 async def test_tls_that_is_required_and_not_asked_for_is_a_refusal(certs: Certificates) -> None:
-    """nsqd opens, and then takes no command in clear; its words say what is missing."""
+    """nsqd accepts IDENTIFY and then refuses commands in clear text, with the reason."""
     async with (
         real_nsqd(*certs.server.nsqd_flags, "--tls-required=true") as nsqd,
         opened(nsqd.tcp_address, ConnectionOptions()) as connection,
@@ -381,7 +382,7 @@ async def test_tls_that_is_required_and_not_asked_for_is_a_refusal(certs: Certif
 
 @asynccontextmanager
 async def guarded(*flags: str) -> AsyncIterator[RealNsqd]:
-    """Run an nsqd that takes the secret ``s3cret`` for the topic t."""
+    """Run an nsqd that accepts the secret ``s3cret`` for the topic t."""
     async with (
         auth_server() as auths,
         real_nsqd(f"--auth-http-address={auths.address}", *flags) as nsqd,
@@ -400,9 +401,9 @@ async def guarded(*flags: str) -> AsyncIterator[RealNsqd]:
 @pytest.mark.parametrize("offer", [OFFERS["plain"], OFFERS["snappy"]], ids=["plain", "snappy"])
 @pytest.mark.parametrize("is_secure", [False, True], ids=["TCP", "TLS"])
 def test_the_right_secret_opens(
-    run: Run, certs: Certificates, offer: Offer, *, is_secure: bool
+    run: Run, certs: Certificates, offer: IdentifyRequest, *, is_secure: bool
 ) -> None:
-    """In every layer; what nsqd says of us is kept."""
+    """The secret is accepted in every layer, and nsqd's answer is kept."""
     tls = trusting(certs) if is_secure else None
     options = ConnectionOptions(offer=offer, tls=tls, secret=SECRET)
 
@@ -411,7 +412,7 @@ def test_the_right_secret_opens(
             await round_trip(nsqd.tcp_address, options)
             async with opened(nsqd.tcp_address, options) as connection:
                 assert (
-                    Authorization(
+                    AuthResponse(
                         identity="Ann", identity_url="http://ann.example", permission_count=2
                     )
                     == connection.authorization
@@ -421,7 +422,7 @@ def test_the_right_secret_opens(
 
 
 async def test_nsqd_tells_the_auth_server_who_the_certificate_names(certs: Certificates) -> None:
-    """AUTH comes behind TLS, with the name of the client's certificate."""
+    """AUTH follows TLS, and the auth server gets the name in the client's certificate."""
     options = ConnectionOptions(tls=trusting(certs, certs.client), secret=SECRET)
     async with (
         auth_server() as auths,
@@ -431,17 +432,19 @@ async def test_nsqd_tells_the_auth_server_who_the_certificate_names(certs: Certi
         async with opened(nsqd.tcp_address, options):
             question = await auths.asked()
 
-    expected = Question(secret="s3cret", common_name="gateway", remote_ip="127.0.0.1", tls="true")
+    expected = AuthRequest(
+        secret="s3cret", common_name="gateway", remote_ip="127.0.0.1", tls="true"
+    )
     assert expected == question
 
 
 @LOOPS
 def test_a_wrong_secret_is_refused(run: Run) -> None:
-    """In nsqd's words."""
+    """The error has nsqd's text."""
     options = ConnectionOptions(secret=Secret(b"guessed"))
 
     async def scenario() -> None:
-        async with guarded() as nsqd, nothing_left_behind():
+        async with guarded() as nsqd, no_leaks():
             with pytest.raises(BrokerRefused) as caught:
                 await open_connection(nsqd.tcp_address, options, Listener())
         assert ("E_AUTH_FAILED", "AUTH failed") == (caught.value.code, caught.value.description)
@@ -450,11 +453,11 @@ def test_a_wrong_secret_is_refused(run: Run) -> None:
 
 
 async def test_a_secret_that_grants_nothing_is_refused() -> None:
-    """nsqd knows it, and there is nothing that it is good for."""
+    """The auth server knows the secret, but grants it nothing."""
     async with (
         auth_server() as auths,
         real_nsqd(f"--auth-http-address={auths.address}") as nsqd,
-        nothing_left_behind(),
+        no_leaks(),
     ):
         auths.grant("s3cret")
         with pytest.raises(BrokerRefused, match="E_UNAUTHORIZED AUTH no authorizations found"):
@@ -462,17 +465,17 @@ async def test_a_secret_that_grants_nothing_is_refused() -> None:
 
 
 async def test_without_a_secret_nothing_more_is_said() -> None:
-    """nsqd asks for one in its answer to IDENTIFY: a typed error, and not a byte behind that."""
+    """The answer to IDENTIFY requires AUTH: AuthRequired is raised, and nothing is written."""
     options = ConnectionOptions(offer=NAMED)
-    async with guarded() as nsqd, wiretap(nsqd.tcp_address) as tap, nothing_left_behind():
-        with pytest.raises(AuthRequired, match=f"nsqd at {tap.address} asks for AUTH"):
+    async with guarded() as nsqd, wiretap(nsqd.tcp_address) as tap, no_leaks():
+        with pytest.raises(AuthRequired, match=f"nsqd at {tap.address} requires AUTH"):
             await open_connection(tap.address, options, Listener())
 
     assert MAGIC + Identify(options.offer.to_json()).encode() == bytes(tap.said)
 
 
 async def test_a_secret_that_nobody_asks_for_is_not_told() -> None:
-    """An nsqd without AUTH would close on it, and has no business with it."""
+    """An nsqd without AUTH would close the connection, and must not see the secret."""
     options = ConnectionOptions(secret=SECRET)
     async with real_nsqd() as nsqd, wiretap(nsqd.tcp_address) as tap:
         await round_trip(tap.address, options)
@@ -484,7 +487,7 @@ async def test_a_secret_that_nobody_asks_for_is_not_told() -> None:
 
 
 async def test_while_the_auth_server_is_down_nobody_comes_in() -> None:
-    """nsqd has the same words for it as for a wrong secret; afterwards the secret opens again."""
+    """nsqd sends the same error as for a wrong secret; later the secret is accepted."""
     options = ConnectionOptions(secret=SECRET)
     async with (
         auth_server() as auths,
@@ -498,14 +501,14 @@ async def test_while_the_auth_server_is_down_nobody_comes_in() -> None:
         async with opened(nsqd.tcp_address, options) as connection:
             authorization = connection.authorization
 
-    assert Authorization(permission_count=1) == authorization
+    assert AuthResponse(permission_count=1) == authorization
 
 
 # A wish
 
 
 async def test_nsqd_gathers_as_much_as_is_wished() -> None:
-    """Where it allows that."""
+    """The preferred buffer size is used if nsqd allows it."""
     async with real_nsqd() as nsqd:
         connection = await open_connection(nsqd.tcp_address, WISHING, Listener())
         granted_bytes = connection.answer.output_buffer_size
@@ -515,7 +518,7 @@ async def test_nsqd_gathers_as_much_as_is_wished() -> None:
 
 
 async def test_an_nsqd_that_allows_less_is_talked_to_all_the_same() -> None:
-    """It closes on a wish that is too large; who asks for so much in the offer is told."""
+    """The preference is dropped after nsqd's refusal; the same size in `offer` is an error."""
     asking = ConnectionOptions(offer=msgspec.structs.replace(NAMED, output_buffer_size=65_536))
     async with real_nsqd("--max-output-buffer-size=16384") as nsqd:
         connection = await open_connection(nsqd.tcp_address, WISHING, Listener())

@@ -1,4 +1,4 @@
-"""One nsqlookupd that does its worst: nothing it does is more than a counted failure."""
+"""Tests of `Lookupd` with a faulty nsqlookupd: each fault is counted and not raised."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from gateway.aio import spawn
 from gateway.client import lookupd as module
 from gateway.client.lookupd import Lookupd, lookupd_url
+from gateway.credentials import Secret
 from gateway.errors import SettingsError
-from gateway.secret import Secret
-from gateway.telemetry import REGISTRY, spawn
+from gateway.telemetry import REGISTRY
 from tests.support.manual_clock import ManualClock, until
 from tests.support.scripted_lookupd import (
-    Question,
+    LookupRequest,
     Rule,
     ScriptedLookupd,
-    answering,
     document,
     endless,
-    saying,
+    respond,
     scripted_lookupd,
+    send_raw,
     silent,
 )
 
@@ -37,27 +38,27 @@ FOUND = {NSQD: "127.0.0.1:4151"}
 
 @pytest.fixture(autouse=True)
 def _nothing_failed_yet() -> None:
-    """A port may be one that another test has had."""
-    module._FAILURES.clear()
+    """Reset the failures: a port may have been used by an earlier test."""
+    module._FAILURES.counts.clear()
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[ScriptedLookupd]:
-    """Return what answers."""
+    """Return a scripted server."""
     async with scripted_lookupd(NSQD) as server:
         yield server
 
 
 @pytest_asyncio.fixture
 async def lookupd(server: ScriptedLookupd) -> AsyncIterator[Lookupd]:
-    """Return who asks it."""
+    """Return a client of *server*."""
     lookupd = asking(server.address)
     yield lookupd
     await lookupd.close()
 
 
 def asking(address: str, secret: Secret | None = None) -> Lookupd:
-    """Return who asks the nsqlookupd at *address*."""
+    """Return a client of the nsqlookupd at *address*."""
     return Lookupd(
         lookupd_url(address),
         timeout_s=TIMEOUT_S,
@@ -67,13 +68,14 @@ def asking(address: str, secret: Secret | None = None) -> Lookupd:
 
 
 def failures(address: str) -> dict[str, float]:
-    """Return how often the nsqlookupd at *address* failed, by reason."""
+    """Return the number of failures of *address* by reason."""
     return {
         sample.labels["reason"]: sample.value
         for metric in REGISTRY.collect()
         for sample in metric.samples
         if sample.name == "nsq_gateway_lookup_failures_total"
         and sample.labels["lookupd"] == address
+        and sample.value
     }
 
 
@@ -83,8 +85,8 @@ def failures(address: str) -> dict[str, float]:
 async def test_a_topic_is_asked_for_as_go_nsq_does(
     server: ScriptedLookupd, lookupd: Lookupd
 ) -> None:
-    """Today's form is asked for, and bytes as they are; the name is quoted."""
-    assert FOUND == await lookupd.ask("t#ephemeral")
+    """The request asks for the current format without compression, and quotes the name."""
+    assert FOUND == await lookupd.fetch("t#ephemeral")
 
     question = await server.question()
     assert "/lookup?topic=t%23ephemeral" == question.target
@@ -94,17 +96,17 @@ async def test_a_topic_is_asked_for_as_go_nsq_does(
 
 
 async def test_all_nsqds_are_asked_for(server: ScriptedLookupd, lookupd: Lookupd) -> None:
-    """Without a topic."""
-    assert FOUND == await lookupd.ask(None)
+    """Without a topic the request is /nodes."""
+    assert FOUND == await lookupd.fetch(None)
 
     assert "/nodes" == (await server.question()).target
 
 
 async def test_a_url_may_have_a_path(server: ScriptedLookupd) -> None:
-    """An nsqlookupd behind a proxy is found below it."""
+    """The path is a prefix for an nsqlookupd behind a proxy."""
     lookupd = asking(f"http://{server.address}/nsq/one/")
 
-    await lookupd.ask("t")
+    await lookupd.fetch("t")
 
     assert "/nsq/one/lookup?topic=t" == (await server.question()).target
     assert server.address == lookupd.address
@@ -112,12 +114,12 @@ async def test_a_url_may_have_a_path(server: ScriptedLookupd) -> None:
 
 
 async def test_the_secret_goes_in_its_header_only(server: ScriptedLookupd) -> None:
-    """For a proxy that asks for it; no log line has it."""
+    """The secret is for a proxy in front; no log line contains it."""
     lookupd = asking(server.address, Secret(b"hush-hush"))
-    server.rule = answering(401, b"who are you?")
+    server.rule = respond(401, b"who are you?")
 
     with capture_logs() as lines:
-        assert await lookupd.ask("t") is None
+        assert await lookupd.fetch("t") is None
 
     question = await server.question()
     assert "Bearer hush-hush" == question.headers["authorization"]
@@ -128,23 +130,23 @@ async def test_the_secret_goes_in_its_header_only(server: ScriptedLookupd) -> No
 async def test_the_environment_changes_nothing(
     server: ScriptedLookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A proxy for the web is none for nsqlookupd."""
+    """An HTTP proxy from the environment is not used."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     lookupd = asking(server.address)
 
-    assert FOUND == await lookupd.ask("t")
+    assert FOUND == await lookupd.fetch("t")
 
     await lookupd.close()
 
 
 async def test_a_cookie_is_not_kept(server: ScriptedLookupd, lookupd: Lookupd) -> None:
-    """What an nsqlookupd wants remembered would pile up."""
+    """Cookies would accumulate."""
     answer = json.dumps(document(NSQD)).encode()
-    server.rule = answering(200, answer, "Set-Cookie: a=b; Max-Age=9999")
-    await lookupd.ask("t")
+    server.rule = respond(200, answer, "Set-Cookie: a=b; Max-Age=9999")
+    await lookupd.fetch("t")
 
-    await lookupd.ask("t")
+    await lookupd.fetch("t")
 
     assert ["cookie" in question.headers for question in server.questions] == [False, False]
 
@@ -156,63 +158,81 @@ async def test_a_cookie_is_not_kept(server: ScriptedLookupd, lookupd: Lookupd) -
     "rule, reason, detail",
     [
         pytest.param(
-            answering(500, b'{"message":"INTERNAL_ERROR"}'),
+            respond(500, b'{"message":"INTERNAL_ERROR"}'),
             "status",
             "answered with status 500",
             id="500",
         ),
         pytest.param(
-            answering(200, b"\x00\xff garbage"),
+            respond(200, b"\x00\xff garbage"),
             "malformed",
             "cannot be read: JSON is malformed: invalid character (byte 0)",
             id="garbage",
         ),
         pytest.param(
-            answering(200, b" " * 10_000_000),
+            respond(200, b" " * 10_000_000),
             "too_big",
             "answers more than 65536 bytes",
             id="10 MB",
         ),
         pytest.param(endless, "too_big", "answers more than 65536 bytes", id="endless"),
         pytest.param(
-            saying(b"\x00\x01\x02 no HTTP\r\n\r\n"),
+            send_raw(b"\x00\x01\x02 no HTTP\r\n\r\n"),
             "unreachable",
             "illegal status line: bytearray(b'\\x00\\x01\\x02 no HTTP')",
             id="no HTTP",
         ),
         pytest.param(
-            saying(b""),
+            send_raw(b""),
             "unreachable",
             "Server disconnected without sending a response.",
             id="closed",
         ),
         pytest.param(
-            saying(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"producers":[]}'),
+            send_raw(b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"producers":[]}'),
             "unreachable",
             "peer closed connection without sending complete message body "
             "(received 16 bytes, expected 99)",
             id="cut",
         ),
         pytest.param(
-            saying(b"HTTP/1.1 200 OK\r\n" + b"X-Field: value\r\n" * 10_000),
+            send_raw(b"HTTP/1.1 200 OK\r\n" + b"X-Field: value\r\n" * 10_000),
             "unreachable",
             "Receive buffer too long",
             id="endless head",
+        ),
+        pytest.param(
+            respond(301, b"", f"Location: {'a' * 65_520}"),
+            "unreachable",
+            "URL too long",
+            id="a Location that is too long",
+        ),
+        pytest.param(
+            respond(302, b"", "Location: http://[::1"),
+            "unreachable",
+            "Invalid URL in location header: Invalid port: ':1'.",
+            id="a Location that is no URL",
+        ),
+        pytest.param(
+            send_raw(b"HTTP/1.1 302 M\r\nLocation: http://" + b"\xc3\xa9" * 300 + b"/\r\n\r\n"),
+            "unreachable",
+            f"Invalid URL in location header: Invalid IDNA hostname: '{'é' * 300}'."[:200],
+            id="a Location that is no host",
         ),
     ],
 )
 async def test_an_answer_of_no_use_is_counted(
     server: ScriptedLookupd, lookupd: Lookupd, rule: Rule, reason: str, detail: str
 ) -> None:
-    """And told once, with what a person needs to know; nothing is raised."""
+    """One log line has the reason; nothing is raised."""
     server.rule = rule
 
     with capture_logs() as lines:
-        assert await lookupd.ask("t") is None
-        assert await lookupd.ask("t") is None
+        assert await lookupd.fetch("t") is None
+        assert await lookupd.fetch("t") is None
 
     assert {reason: 2} == failures(server.address)
-    warning = {"event": "nsqlookupd fails", "log_level": "warning"}
+    warning = {"event": "nsqlookupd unavailable", "log_level": "warning"}
     assert [{**warning, "lookupd": server.address, "reason": detail}] == lines
 
 
@@ -220,12 +240,12 @@ async def test_an_answer_of_no_use_is_counted(
 async def test_a_redirect_is_not_followed(
     server: ScriptedLookupd, lookupd: Lookupd, status: int
 ) -> None:
-    """The secret would go with it."""
+    """A redirect would receive the secret."""
     async with scripted_lookupd("127.0.0.1:6666") as elsewhere:
         target = f"Location: http://{elsewhere.address}/lookup?topic=t"
-        server.rule = answering(status, b"", target)
+        server.rule = respond(status, b"", target)
 
-        assert await lookupd.ask("t") is None
+        assert await lookupd.fetch("t") is None
 
     assert [] == elsewhere.questions
     assert {"status": 1} == failures(server.address)
@@ -234,19 +254,19 @@ async def test_a_redirect_is_not_followed(
 async def test_what_is_too_big_is_cut_off_while_it_is_read(
     server: ScriptedLookupd, lookupd: Lookupd
 ) -> None:
-    """The connection is closed long before the end."""
+    """The connection is closed long before the end of the answer."""
     server.rule = endless
 
-    await lookupd.ask("t")
+    await lookupd.fetch("t")
 
     await (await server.question()).gone.wait()
 
 
 async def test_silence_ends_with_the_timeout(server: ScriptedLookupd, lookupd: Lookupd) -> None:
-    """The connection is closed, and the failure counted."""
+    """The connection is closed, and the failure is counted."""
     server.rule = silent
     clock = ManualClock()
-    asked = spawn("ask", lookupd.ask("t"))
+    asked = spawn("ask", lookupd.fetch("t"))
     question = await server.question()
 
     await clock.advance(TIMEOUT_S - 0.1)
@@ -259,10 +279,10 @@ async def test_silence_ends_with_the_timeout(server: ScriptedLookupd, lookupd: L
 
 
 async def test_a_slow_drip_gains_no_time(server: ScriptedLookupd, lookupd: Lookupd) -> None:
-    """The timeout is for the whole answer."""
+    """The time limit applies to the whole answer."""
     server.rule = silent
     clock = ManualClock()
-    asked = spawn("ask", lookupd.ask("t"))
+    asked = spawn("ask", lookupd.fetch("t"))
     question = await server.question()
     question.writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
 
@@ -277,10 +297,10 @@ async def test_a_slow_drip_gains_no_time(server: ScriptedLookupd, lookupd: Looku
 async def test_a_crowd_of_questions_has_few_connections(
     server: ScriptedLookupd, lookupd: Lookupd
 ) -> None:
-    """The others wait; all are answered or fail within the same timeout."""
+    """Further requests wait; all end within the same time limit."""
     server.rule = silent
     clock = ManualClock()
-    asked = [spawn("ask", lookupd.ask(f"t{number}")) for number in range(100)]
+    asked = [spawn("ask", lookupd.fetch(f"t{number}")) for number in range(100)]
     await until(lambda: len(server.questions) == module._MAX_CONNECTIONS)
 
     await clock.advance(TIMEOUT_S)
@@ -293,18 +313,18 @@ async def test_a_crowd_of_questions_has_few_connections(
 async def test_nobody_there_is_told_in_the_words_of_the_system(
     server: ScriptedLookupd, lookupd: Lookupd
 ) -> None:
-    """Connection refused, not what libraries make of it."""
+    """The reason is "Connection refused", not the text of a library."""
     await server.stop()
 
     with capture_logs() as lines:
-        assert await lookupd.ask("t") is None
+        assert await lookupd.fetch("t") is None
 
     assert ["Connection refused"] == [line["reason"] for line in lines]
     assert {"unreachable": 1} == failures(server.address)
 
 
 async def test_a_clear_text_server_is_no_https_server() -> None:
-    """TLS that fails is a failure as any other, in the words of OpenSSL."""
+    """A failed TLS handshake is counted, with OpenSSL's message as reason."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         del reader
@@ -316,7 +336,7 @@ async def test_a_clear_text_server_is_no_https_server() -> None:
     lookupd = asking(f"https://{address}")
 
     with capture_logs() as lines:
-        assert await lookupd.ask("t") is None
+        assert await lookupd.fetch("t") is None
 
     assert {"unreachable": 1} == failures(address)
     assert ["[SSL: "] == [line["reason"][:6] for line in lines]
@@ -328,41 +348,47 @@ async def test_a_clear_text_server_is_no_https_server() -> None:
 
 
 async def test_the_return_is_told_once(server: ScriptedLookupd, lookupd: Lookupd) -> None:
-    """One line when it begins to fail, and one when it is back."""
-    works, server.rule = server.rule, answering(500, b"")
+    """One line is logged at the first failure, and one at recovery."""
+    works, server.rule = server.rule, respond(500, b"")
 
     with capture_logs() as lines:
-        await lookupd.ask("t")
-        await lookupd.ask("t")
+        await lookupd.fetch("t")
+        await lookupd.fetch("t")
         server.rule = works
-        await lookupd.ask("t")
-        await lookupd.ask("t")
+        await lookupd.fetch("t")
+        await lookupd.fetch("t")
 
-    assert ["nsqlookupd fails", "nsqlookupd is back"] == [line["event"] for line in lines]
-    assert {"event": "nsqlookupd is back", "lookupd": server.address, "log_level": "info"} == lines[
-        1
+    assert ["nsqlookupd unavailable", "nsqlookupd available again"] == [
+        line["event"] for line in lines
     ]
+    assert {
+        "event": "nsqlookupd available again",
+        "lookupd": server.address,
+        "log_level": "info",
+    } == lines[1]
 
 
 async def test_one_topic_that_fails_does_not_come_and_go(
     server: ScriptedLookupd, lookupd: Lookupd
 ) -> None:
-    """It is back when every question is answered again, or is asked no more."""
+    """Recovery is logged once no topic fails any more, or failing topics are dropped."""
 
-    async def only_a_fails(question: Question) -> None:
+    async def only_a_fails(question: LookupRequest) -> None:
         status = 500 if "topic=a" in question.target else 200
-        await answering(status, b'{"producers":[]}')(question)
+        await respond(status, b'{"producers":[]}')(question)
 
     server.rule = only_a_fails
     with capture_logs() as lines:
         for topic in "abab":
-            await lookupd.ask(topic)
-        assert ["nsqlookupd fails"] == [line["event"] for line in lines]
+            await lookupd.fetch(topic)
+        assert ["nsqlookupd unavailable"] == [line["event"] for line in lines]
 
         lookupd.forget("a")
-        await lookupd.ask("b")
+        await lookupd.fetch("b")
 
-    assert ["nsqlookupd fails", "nsqlookupd is back"] == [line["event"] for line in lines]
+    assert ["nsqlookupd unavailable", "nsqlookupd available again"] == [
+        line["event"] for line in lines
+    ]
 
 
 # Settings
@@ -379,7 +405,7 @@ async def test_one_topic_that_fails_does_not_come_and_go(
     ],
 )
 def test_an_address_is_host_and_port_or_a_url(text: str, url: str) -> None:
-    """HTTP, unless it says otherwise."""
+    """The scheme is http by default."""
     assert httpx.URL(url) == lookupd_url(text)
 
 
@@ -388,7 +414,7 @@ def test_an_address_is_host_and_port_or_a_url(text: str, url: str) -> None:
     [("http://h", "h:80"), ("https://h", "h:443"), ("[::1]:80", "[::1]:80")],
 )
 async def test_metrics_and_logs_name_host_and_port(text: str, port: str) -> None:
-    """Also where the URL leaves it out."""
+    """Both have the port, even if it is the default and the URL omits it."""
     lookupd = asking(text)
 
     assert port == lookupd.address
@@ -412,7 +438,7 @@ async def test_metrics_and_logs_name_host_and_port(text: str, port: str) -> None
     ],
 )
 def test_what_is_no_address_is_refused_without_its_secrets(text: str, shown: str) -> None:
-    """A password in a URL would be in logs; nsqlookupd knows none."""
+    """A password in a URL must not be logged; nsqlookupd has no passwords."""
     with pytest.raises(SettingsError) as caught:
         lookupd_url(text)
 

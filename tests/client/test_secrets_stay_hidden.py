@@ -1,4 +1,4 @@
-"""No secret is seen: not in what a debugger prints, not in logs, not in tracebacks with locals."""
+"""Tests that no repr, log line or traceback with locals contains a secret."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.client import Publisher, Subscriber
+from gateway.client import Consumer, Producer
 from gateway.client.connection import ConnectionOptions
-from gateway.client.opening import open_connection
-from gateway.client.subscriber import SubscriberOptions
-from gateway.client.tls import TlsOptions
+from gateway.client.consumer import ConsumerOptions
+from gateway.client.handshake import open_connection
+from gateway.credentials import Secret
 from gateway.errors import BrokerRefused, GatewayError
-from gateway.protocol.identify import Offer
-from gateway.secret import Secret
+from gateway.protocol.identify import IdentifyRequest
+from gateway.tls import TlsOptions
 from tests.support.auth_server import AuthServer, Grant, auth_server
 from tests.support.certificates import certificates
 from tests.support.connection_listener import Listener
@@ -67,25 +67,25 @@ def places_of_the_secret(*roots: object) -> list[str]:
 
 
 def shows_the_secret(text: str) -> bool:
-    """Whether *text* says it in any spelling."""
+    """Return True if *text* contains the secret in any encoding."""
     return any(spelling in text for spelling in SPELLINGS)
 
 
 def _slots(thing: object) -> Iterator[str]:
-    """Yield the names that the garbage collector may not know: of things without references."""
+    """Yield attributes that `gc` may not report, those of objects without references."""
     for kind in type(thing).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         yield from [slots] if isinstance(slots, str) else slots
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of *error* with all local variables, as an eager logger writes it."""
+    """Return the traceback of *error* with all local variables, as some loggers write it."""
     return "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
 
 
 @pytest.fixture
 def every_word(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """Log as much as can be logged, and see at the end that none of it shows the secret."""
+    """Log at every level, and check at the end that no line contains the secret."""
     logged = io.StringIO()
     handler, root = logging.StreamHandler(logged), logging.getLogger()
     level = root.level
@@ -101,7 +101,7 @@ def every_word(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
 
 @asynccontextmanager
 async def guarded(*flags: str) -> AsyncIterator[tuple[RealNsqd, AuthServer]]:
-    """Run an nsqd behind an auth server that knows the secret, in a loop that tells all."""
+    """Run an nsqd with an auth server that knows the secret, in a debugging event loop."""
     loop = asyncio.get_running_loop()
     loop.set_debug(True)
     loop.slow_callback_duration = 0.0  # each callback is worth a line
@@ -124,32 +124,32 @@ def _closure_over(words: bytes) -> Callable[[], bytes]:
         WORDS.decode(),
         [{"a": (WORDS,)}],
         GatewayError(WORDS.decode()),
-        ConnectionOptions(offer=Offer(client_id=WORDS.decode())),
+        ConnectionOptions(offer=IdentifyRequest(client_id=WORDS.decode())),
         _closure_over(WORDS),
     ],
     ids=["bytes", "text", "nested", "error", "options", "closure"],
 )
 def test_a_planted_secret_is_found(planted: object) -> None:
-    """The search looks into containers, errors, structures and closures."""
+    """The search covers containers, errors, structs and closures."""
     assert places_of_the_secret([planted])
 
 
 def test_a_secret_itself_shows_nothing() -> None:
-    """It names its fingerprint, wherever it is kept."""
+    """Its repr is the fingerprint, in any container."""
     assert [] == places_of_the_secret(SECRET, ConnectionOptions(secret=SECRET))
 
 
 @pytest.mark.usefixtures("every_word")
 @pytest.mark.parametrize("is_layered", [False, True], ids=["plain", "TLS and snappy"])
 async def test_an_open_connection_shows_no_secret(*, is_layered: bool) -> None:
-    """It was sent, and nothing that is left has it but the options."""
+    """After AUTH only the options hold the secret."""
     options = ConnectionOptions(secret=SECRET)
     with certificates() as certs:
         if is_layered:
             options = replace(
                 options,
                 tls=TlsOptions(root_ca_file=certs.root_ca_file),
-                offer=Offer(feature_negotiation=True, snappy=True),
+                offer=IdentifyRequest(feature_negotiation=True, snappy=True),
             )
         async with guarded(*certs.server.nsqd_flags) as (nsqd, _):
             connection = await open_connection(nsqd.tcp_address, options, Listener())
@@ -163,7 +163,7 @@ async def test_an_open_connection_shows_no_secret(*, is_layered: bool) -> None:
 @pytest.mark.usefixtures("every_word")
 @pytest.mark.parametrize("how", ["unknown", "good for nothing", "auth server down"])
 async def test_a_refused_secret_is_not_in_the_error(how: str) -> None:
-    """Neither in its text nor in a traceback that shows every local variable."""
+    """It is neither in the text nor in a traceback with local variables."""
     async with guarded() as (nsqd, auths):
         if how == "unknown":
             auths.revoke(WORDS.decode())
@@ -181,10 +181,10 @@ async def test_a_refused_secret_is_not_in_the_error(how: str) -> None:
 @pytest.mark.usefixtures("every_word")
 @pytest.mark.parametrize("topic", ["t", "elsewhere"])
 async def test_a_publisher_shows_no_secret(topic: str) -> None:
-    """Granted or denied, while it works and when it has."""
+    """Granted or refused, during the publish and after it."""
     async with (
         guarded() as (nsqd, _),
-        Publisher(nsqd_tcp_addresses=[nsqd.tcp_address]) as publisher,
+        Producer(nsqd_tcp_addresses=[nsqd.tcp_address]) as publisher,
     ):
         try:
             await publisher.publish(topic, b"x", secret=SECRET)
@@ -200,13 +200,13 @@ async def test_a_publisher_shows_no_secret(topic: str) -> None:
 
 @pytest.mark.usefixtures("every_word")
 async def test_a_subscriber_shows_no_secret() -> None:
-    """While it consumes, and when it has stopped."""
-    options = SubscriberOptions()
+    """While it consumes and after it has stopped."""
+    options = ConsumerOptions()
     options = replace(options, connection=replace(options.connection, secret=SECRET))
     async with guarded() as (nsqd, _):
-        async with Publisher(nsqd_tcp_addresses=[nsqd.tcp_address]) as publisher:
+        async with Producer(nsqd_tcp_addresses=[nsqd.tcp_address]) as publisher:
             await publisher.publish("t", b"x", secret=SECRET)
-        async with Subscriber("t", "c", [nsqd.tcp_address], options) as subscriber:
+        async with Consumer("t", "c", [nsqd.tcp_address], options) as subscriber:
             async with asyncio.timeout(10):
                 delivery = await anext(aiter(subscriber))
             shown = places_of_the_secret(subscriber, delivery)

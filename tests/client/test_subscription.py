@@ -1,4 +1,4 @@
-"""One subscription over several brokers: sources, the window, answers, the end."""
+"""Tests of `Subscription` over several brokers: sources, window, answers and close."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gateway.client.connection import ConnectionOptions
-from gateway.client.lookup import Discovery
+from gateway.client.discovery import Discovery
+from gateway.client.rdy import SETTLE_S
 from gateway.client.subscription import Subscription, SubscriptionOptions
 from gateway.errors import BrokerRefused, NoBroker
 from gateway.protocol.commands import (
@@ -22,20 +23,20 @@ from gateway.protocol.commands import (
     Touch,
 )
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
-from gateway.protocol.identify import Answer
-from tests.support.deliveries import message_id, messages
+from gateway.protocol.identify import IdentifyResponse
 from tests.support.manual_clock import ManualClock, run_on, turn, until
 from tests.support.scripted_broker import (
     Peer,
     ScriptedBroker,
     close,
+    no_response,
     refuse,
     reset,
-    say,
-    silence,
-    write,
+    respond,
+    respond_raw,
 )
-from tests.support.subscription import SubscriptionListener
+from tests.support.session_messages import message_id, messages
+from tests.support.subscription_listener import SubscriptionListener
 
 A, B, C = message_id(0xA), message_id(0xB), message_id(0xC)
 IDLE_S = 10.0
@@ -44,7 +45,7 @@ IN_A_HURRY = ConnectionOptions(connect_timeout_ms=400, close_timeout_ms=400)
 
 @pytest.fixture
 def listener() -> SubscriptionListener:
-    """Return who is told."""
+    """Return a listener that records its callbacks."""
     return SubscriptionListener()
 
 
@@ -53,7 +54,7 @@ def subscriber_of(
     *addresses: str,
     connection: ConnectionOptions | None = None,
 ) -> Subscription:
-    """Return a subscriber of topic t, channel c, that has not been started."""
+    """Return a subscriber of topic t and channel c, not started."""
     options = SubscriptionOptions(
         topic="t", channel="c", connection=connection or ConnectionOptions()
     )
@@ -64,10 +65,10 @@ def subscriber_of(
 async def subscribed(
     listener: SubscriptionListener, *brokers: ScriptedBroker
 ) -> AsyncIterator[tuple[Subscription, list[Peer]]]:
-    """Subscribe on *brokers*, in this order; yield the subscriber and the brokers' ends."""
+    """Subscribe on *brokers* in this order; yield the subscriber and the brokers' connections."""
     subscriber = subscriber_of(listener, *(broker.address for broker in brokers))
     for number, broker in enumerate(brokers, start=1):
-        broker.identifies_as(Answer(msg_timeout=1_000 * number))
+        broker.identifies_as(IdentifyResponse(msg_timeout=1_000 * number))
     await subscriber.start()
     peers = [await broker.peer() for broker in brokers]
     for _ in brokers:
@@ -80,14 +81,14 @@ async def subscribed(
 
 
 def source_of(subscriber: Subscription, broker: ScriptedBroker) -> int:
-    """Return the number of the source that *broker* is."""
+    """Return the number of the source that is connected to *broker*."""
     return next(
-        number for number, place in subscriber._open.items() if place.address == broker.address
+        number for number, place in subscriber._sources.items() if place.address == broker.address
     )
 
 
 async def ready_of(peer: Peer, count: int) -> list[int]:
-    """Wait for *count* RDY and return all so far."""
+    """Wait until *count* RDY commands were received, and return all so far."""
     while len(peer.all(Ready)) < count:
         await peer.next(Ready)
     return [command.count for command in peer.all(Ready)]
@@ -97,8 +98,8 @@ async def ready_of(peer: Peer, count: int) -> list[int]:
 
 
 async def test_a_start_subscribes(broker: ScriptedBroker, listener: SubscriptionListener) -> None:
-    """The source is told with the broker's answer; RDY comes with the window only."""
-    broker.identifies_as(Answer(msg_timeout=5_000))
+    """The listener gets the broker's answer to IDENTIFY; RDY is written only with a window."""
+    broker.identifies_as(IdentifyResponse(msg_timeout=5_000))
     subscriber = subscriber_of(listener, broker.address)
 
     await subscriber.start()
@@ -113,8 +114,8 @@ async def test_a_start_subscribes(broker: ScriptedBroker, listener: Subscription
 async def test_messages_that_come_with_the_answer_to_sub_go_back(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """RDY is 0 then, so no broker sends them; one that does harms nothing."""
-    broker.on(Subscribe, say(OK, messages(0xA)))
+    """At RDY 0 nsqd sends none; a broker that does gets them back by REQ."""
+    broker.on(Subscribe, respond(OK, messages(0xA)))
     subscriber = subscriber_of(listener, broker.address)
 
     await subscriber.start()
@@ -127,8 +128,8 @@ async def test_messages_that_come_with_the_answer_to_sub_go_back(
 async def test_a_broker_that_does_not_say_ok_to_sub_is_not_subscribed_to(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Nothing would ever come from there."""
-    broker.on(Subscribe, say(Response(b"MAYBE")))
+    """Such a broker would never send a message."""
+    broker.on(Subscribe, respond(Response(b"MAYBE")))
 
     with pytest.raises(NoBroker, match="b'MAYBE' to SUB, which is not OK"):
         await subscriber_of(listener, broker.address).start()
@@ -137,8 +138,8 @@ async def test_a_broker_that_does_not_say_ok_to_sub_is_not_subscribed_to(
 async def test_a_start_waits_for_the_first_broker_only(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """The others join when they answer."""
-    other.on(Subscribe, silence)
+    """The other brokers join when they answer."""
+    other.on(Subscribe, no_response)
     subscriber = subscriber_of(listener, other.address, broker.address)
 
     await subscriber.start()
@@ -157,10 +158,10 @@ async def test_a_start_waits_for_the_first_broker_only(
 @pytest.mark.parametrize(
     "rule, reason",
     [
-        (close, "the broker closed the connection"),
+        (close, "nsqd closed the connection"),
         (reset, "connection lost ([Errno 104] Connection reset by peer)"),
-        (silence, "no answer to SUB within 400 ms"),
-        (write(b"garbage!garbage!"), "does not speak NSQ V2"),
+        (no_response, "no answer to SUB within 400 ms"),
+        (respond_raw(b"garbage!garbage!"), "does not speak NSQ V2"),
     ],
     ids=["closed", "reset", "silent", "garbage"],
 )
@@ -171,7 +172,7 @@ async def test_a_start_without_any_broker_fails_and_leaves_nothing_open(
     rule: object,
     reason: str,
 ) -> None:
-    """Every address is named with what is wrong there; nobody is told of a source."""
+    """The error names each address with its reason; the listener gets no source."""
     await other.stop()
     broker.on(Subscribe, rule)  # type: ignore[arg-type]
     tasks = asyncio.all_tasks()
@@ -190,7 +191,7 @@ async def test_a_start_without_any_broker_fails_and_leaves_nothing_open(
 async def test_a_refused_start_says_what_the_broker_said(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """A refusal tells more than another broker that is away."""
+    """A refusal is preferred to the error of an unreachable broker."""
     await other.stop()
     broker.on(Subscribe, refuse("E_BAD_CHANNEL", "no"))
     subscriber = subscriber_of(listener, broker.address, other.address, connection=IN_A_HURRY)
@@ -202,7 +203,7 @@ async def test_a_refused_start_says_what_the_broker_said(
 
 
 async def test_a_start_without_addresses_says_so(listener: SubscriptionListener) -> None:
-    """There is nowhere to subscribe."""
+    """The error says that no address is known."""
     with pytest.raises(NoBroker, match="no address of an nsqd is known"):
         await subscriber_of(listener).start()
 
@@ -210,9 +211,9 @@ async def test_a_start_without_addresses_says_so(listener: SubscriptionListener)
 async def test_a_cancelled_start_leaves_nothing_open(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Whether the broker owes the answer to IDENTIFY or to SUB."""
-    broker.on(Identify, silence)
-    other.on(Subscribe, silence)
+    """Nothing is left, whether the answer to IDENTIFY or to SUB is pending."""
+    broker.on(Identify, no_response)
+    other.on(Subscribe, no_response)
     tasks = asyncio.all_tasks()
     subscriber = subscriber_of(listener, broker.address, other.address)
     starting = asyncio.ensure_future(subscriber.start())
@@ -232,7 +233,7 @@ async def test_a_cancelled_start_leaves_nothing_open(
 async def test_a_cancelled_close_leaves_nothing_open(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Nor does a try go on for ever that was to end with it."""
+    """An attempt to connect ends as well."""
     subscriber = subscriber_of(listener, broker.address)
     await subscriber.start()
     peer = await broker.peer()
@@ -248,7 +249,7 @@ async def test_a_cancelled_close_leaves_nothing_open(
 async def test_a_broker_that_is_not_there_is_tried_again(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Until it is there, and then it has its share."""
+    """Attempts continue until the broker answers; then it gets its share."""
     other.on(Identify, close)
     subscriber = subscriber_of(listener, broker.address, other.address)
     await subscriber.start()
@@ -257,7 +258,7 @@ async def test_a_broker_that_is_not_there_is_tried_again(
 
     for _ in range(2):
         await (await other.peer()).gone()
-    other.identifies_as(Answer(msg_timeout=5_000))
+    other.identifies_as(IdentifyResponse(msg_timeout=5_000))
 
     what, source, msg_timeout = await listener.told.get()
     assert ("opened", True, 5_000) == (what, source > 1, msg_timeout)
@@ -271,7 +272,7 @@ async def test_a_broker_that_is_not_there_is_tried_again(
 async def test_answers_go_out_where_the_message_came_in(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """NSQ knows a message only on its connection."""
+    """nsqd accepts answers only on the connection that delivered the message."""
     async with subscribed(listener, broker, other) as (subscriber, peers):
         sources = [source_of(subscriber, each) for each in (broker, other)]
         peers[0].send(messages(0xA, 0xB, 0xC))
@@ -295,7 +296,7 @@ async def test_answers_go_out_where_the_message_came_in(
 async def test_answers_for_a_source_that_is_gone_are_dropped(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Its messages are somebody else's; on the new connection nsqd would refuse them."""
+    """nsqd delivers the message again, and would refuse the answer on a new connection."""
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         peer.close()
         await listener.told.get()
@@ -314,7 +315,7 @@ async def test_answers_for_a_source_that_is_gone_are_dropped(
 async def test_a_late_refusal_is_told_with_its_source(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """The connection goes on."""
+    """The connection stays open."""
     async with subscribed(listener, broker) as (_, (peer,)):
         peer.send(ErrorFrame("E_FIN_FAILED", "FIN failed"), messages(1))
 
@@ -329,7 +330,7 @@ async def test_a_late_refusal_is_told_with_its_source(
 async def test_a_lost_source_comes_back_as_another(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Numbers are never used again; the window is the new one's from the start."""
+    """Its number is new, and it gets its share of the window at once."""
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         subscriber.set_window(7)
         await ready_of(peer, 1)
@@ -337,7 +338,7 @@ async def test_a_lost_source_comes_back_as_another(
         peer.close()
 
         lost, back = await listener.told.get(), await listener.told.get()
-        assert ("lost", 1, "the broker closed the connection") == lost
+        assert ("lost", 1, "nsqd closed the connection") == lost
         assert ("opened", 2, 1_000) == back
         assert [7] == await ready_of(broker.peers[-1], 1)
 
@@ -345,16 +346,16 @@ async def test_a_lost_source_comes_back_as_another(
 async def test_the_share_of_a_lost_source_goes_to_the_others(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """At once, and it is given back when the source is."""
+    """The others get it at once, and return it when the source is back."""
     async with subscribed(listener, broker, other) as (subscriber, (peer, gone)):
         subscriber.set_window(10)
-        other.on(Identify, silence)
+        other.on(Identify, no_response)
 
         gone.close()
         alone = await ready_of(peer, 2)
         waiting = await other.peer()
         await waiting.next(Identify)
-        waiting.send(Response(Answer().to_json()))
+        waiting.send(Response(IdentifyResponse().to_json()))
 
         assert [5, 10] == alone
         assert [5] == await ready_of(waiting, 1)
@@ -367,7 +368,7 @@ async def test_the_share_of_a_lost_source_goes_to_the_others(
 async def test_the_window_is_split_over_the_sources(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Together they never have more, and what does not change is not sent again."""
+    """The sum of RDY never exceeds the window, and an unchanged RDY is not written again."""
     async with subscribed(listener, broker, other) as (subscriber, peers):
         subscriber.set_window(11)
         subscriber.set_window(11)
@@ -381,8 +382,8 @@ async def test_the_window_is_split_over_the_sources(
 async def test_no_share_is_above_the_brokers_own_limit(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """RDY above max_rdy_count would end the connection."""
-    broker.identifies_as(Answer(max_rdy_count=3))
+    """nsqd closes a connection whose RDY exceeds max_rdy_count."""
+    broker.identifies_as(IdentifyResponse(max_rdy_count=3))
     subscriber = subscriber_of(listener, broker.address)
     await subscriber.start()
 
@@ -395,7 +396,7 @@ async def test_no_share_is_above_the_brokers_own_limit(
 async def test_more_sources_than_window_take_turns(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """One of two has RDY 1, after a while the other; what sinks is written before what rises."""
+    """RDY 1 moves from one source to another; decreases are written before increases."""
     clock = ManualClock()
     async with subscribed(listener, broker, other) as (subscriber, peers):
         order: list[tuple[Peer, int]] = []
@@ -406,6 +407,8 @@ async def test_more_sources_than_window_take_turns(
 
         for turns in (1, 2):
             await clock.advance(IDLE_S)
+            await until(lambda turns=turns: len(order) == 2 * turns)  # type: ignore[misc]
+            await clock.advance(SETTLE_S)
             await until(lambda turns=turns: len(order) == 1 + 2 * turns)  # type: ignore[misc]
 
         first = order[0][0]
@@ -417,7 +420,7 @@ async def test_more_sources_than_window_take_turns(
 async def test_a_window_for_everybody_needs_no_turns(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Raised while somebody waited, it is split once, and nothing moves any more."""
+    """A larger window is split once, and RDY does not move any more."""
     clock = ManualClock()
     async with subscribed(listener, broker, other) as (subscriber, peers):
         subscriber.set_window(1)
@@ -426,13 +429,32 @@ async def test_a_window_for_everybody_needs_no_turns(
         await clock.advance(IDLE_S)
 
         assert [1, 1] == [(await ready_of(peer, 1))[-1] for peer in peers]
-        assert None is subscriber.plan.next_wake()
+        assert None is subscriber.rdy.next_wake()
+
+
+async def test_what_was_on_its_way_when_the_window_was_made_smaller_lowers_the_others(
+    broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    """Five messages of one nsqd fill a window of 5: the other nsqd loses its RDY of 3."""
+    ManualClock()
+    async with subscribed(listener, broker, other) as (subscriber, peers):
+        subscriber.set_window(10)
+        subscriber.set_window(5)
+        before = [await ready_of(peer, 2) for peer in peers]
+        loser = next(peer for peer, ready in zip(peers, before, strict=True) if ready == [5, 3])
+        bringer = next(peer for peer in peers if peer is not loser)
+
+        listener.in_flight = {source_of(subscriber, other if bringer is peers[1] else broker): 5}
+        bringer.send(messages(1, 2, 3, 4, 5))
+
+        assert [5, 3, 0] == await ready_of(loser, 3)
+        assert [5, 2] == await ready_of(bringer, 2)
 
 
 async def test_while_nothing_is_read_nothing_arrives(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """It stays in the socket until it is read again."""
+    """The message stays in the socket until reading resumes."""
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         subscriber.pause_reading()
         peer.send(messages(0xA))
@@ -447,8 +469,8 @@ async def test_while_nothing_is_read_nothing_arrives(
 async def test_a_source_that_comes_during_a_pause_is_not_read_either(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """The client takes nothing, wherever it comes from."""
-    other.on(Subscribe, silence)
+    """A pause holds for every source, including new ones."""
+    other.on(Subscribe, no_response)
     subscriber = subscriber_of(listener, broker.address, other.address)
     await subscriber.start()
     late = await other.peer()
@@ -472,7 +494,7 @@ async def test_a_source_that_comes_during_a_pause_is_not_read_either(
 async def test_the_end_is_rdy_0_then_req_then_cls(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """In this order on the wire, so that what is handed back does not come straight back."""
+    """In this order, requeued messages are not delivered to the same consumer again."""
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         subscriber.set_window(5)
         subscriber.set_window(0)
@@ -486,8 +508,8 @@ async def test_the_end_is_rdy_0_then_req_then_cls(
 async def test_messages_that_come_during_the_end_are_handed_back(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """They were on their way; nobody is told of them."""
-    broker.on(StartClose, say(messages(0xA, 0xB)))
+    """The messages were on their way; the listener does not get them."""
+    broker.on(StartClose, respond(messages(0xA, 0xB)))
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         closing = asyncio.ensure_future(subscriber.close())
         requeued = [await peer.next(Requeue), await peer.next(Requeue)]
@@ -501,7 +523,7 @@ async def test_messages_that_come_during_the_end_are_handed_back(
 async def test_what_was_not_read_is_handed_back_at_the_end(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """A paused socket is read for the goodbye."""
+    """Reading resumes for CLS, so that the messages are received and requeued."""
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         subscriber.pause_reading()
         peer.send(messages(0xA))
@@ -515,13 +537,13 @@ async def test_what_was_not_read_is_handed_back_at_the_end(
 async def test_the_end_leaves_nothing_open(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Neither a first try that goes on, nor one to get a source back; a second end is nothing."""
+    """Neither a first attempt nor a reconnect goes on; closing again does nothing."""
     tasks = asyncio.all_tasks()
-    other.on(Subscribe, silence)
+    other.on(Subscribe, no_response)
     subscriber = subscriber_of(listener, broker.address, other.address)
     await subscriber.start()
     await (await other.peer()).next(Subscribe)
-    broker.on(Identify, silence)
+    broker.on(Identify, no_response)
     (await broker.peer()).close()
     await (await broker.peer()).next(Identify)
 
@@ -536,12 +558,12 @@ async def test_the_end_leaves_nothing_open(
 async def test_a_try_that_fails_in_the_moment_of_the_end_is_the_last(
     broker: ScriptedBroker, other: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """Nothing is tried again once the subscription is over."""
+    """No attempt follows after the close."""
     tasks = asyncio.all_tasks()
     await other.stop()
     subscriber = subscriber_of(listener, broker.address, other.address)
     await subscriber.start()
-    await subscriber._places[other.address].tried.wait()
+    await subscriber._connections[other.address].attempted.wait()
 
     await subscriber.close()
     await turn(5)
@@ -552,7 +574,7 @@ async def test_a_try_that_fails_in_the_moment_of_the_end_is_the_last(
 async def test_an_end_of_the_connection_after_the_end_is_not_told(
     broker: ScriptedBroker, listener: SubscriptionListener
 ) -> None:
-    """The subscription was over before."""
+    """The listener is not called after the close."""
     broker.on(StartClose, close)
     async with subscribed(listener, broker) as (subscriber, (peer,)):
         await subscriber.close()

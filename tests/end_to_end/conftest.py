@@ -1,5 +1,5 @@
 """
-The gateway in front of both brokers.
+Fixtures: a gateway in front of both brokers.
 
 Tests without a fault in them share one gateway of each kind, in one event loop, and each has topics
 of its own. Tests that hurt something start what they hurt.
@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.killable_broker import KillableBroker, killable_broker
 from tests.support.nsqd import real_nsqd
 
 WARM_TOPICS = 12
@@ -60,14 +60,14 @@ def topic() -> str:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_broker(kind: str) -> AsyncIterator[MortalBroker]:
+async def shared_broker(kind: str) -> AsyncIterator[KillableBroker]:
     """Return a broker in a process of its own, for tests that hurt the gateway only."""
-    async with mortal_broker(kind) as broker:
+    async with killable_broker(kind) as broker:
         yield broker
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def broker(kind: str) -> AsyncIterator[MortalBroker]:
+async def broker(kind: str) -> AsyncIterator[KillableBroker]:
     """Return a broker of the test's own, in a process that may be killed."""
-    async with mortal_broker(kind) as broker:
+    async with killable_broker(kind) as broker:
         yield broker

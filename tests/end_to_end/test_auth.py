@@ -1,4 +1,4 @@
-"""In front of a real nsqd that takes TLS only and asks an auth server about every secret."""
+"""A gateway in front of a real nsqd that requires TLS and AUTH for every secret."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.auth_server import AuthServer, Grant, auth_server
 from tests.support.certificates import Certificates, certificates
-from tests.support.gateway import RunningGateway, become, gateway_by_lookup, gateway_with_nsqd
+from tests.support.gateway import RunningGateway, gateway_by_lookup, gateway_with_nsqd, poll_until
 from tests.support.nsqd import RealNsqd, real_nsqd, real_nsqlookupd
-from tests.support.subscriber_client import Json, open_socket, refusal
+from tests.support.subscriber_client import Json, open_socket, refused_upgrade
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.nsqd]
 
@@ -77,7 +78,7 @@ def auth(secret: str) -> Json:
 
 
 async def posted(gateway: RunningGateway, topic: str, **headers: str) -> tuple[int, str]:
-    """Publish, and return status and word of the answer."""
+    """Publish; return the status and the code of the response."""
     answer = await gateway.http.post("/pub", content=b"x", params={"topic": topic}, headers=headers)
     return answer.status_code, answer.text if answer.is_success else answer.json()["message"]
 
@@ -120,7 +121,7 @@ async def test_a_refusal_names_the_topic(guarded: Guarded, path: str, secret: st
 
 
 async def test_a_header_subscribes(guarded: Guarded, topic: str) -> None:
-    """What one secret publishes another one reads, both by TLS."""
+    """Messages published with one secret are read with another, both over TLS."""
     url = guarded.gateway.sub_url(topic, "c")
     async with open_socket(url, headers=bearer(ALICE)) as client:
         subscribed = await client.receive()
@@ -132,7 +133,7 @@ async def test_a_header_subscribes(guarded: Guarded, topic: str) -> None:
 
 
 async def test_a_frame_subscribes(guarded: Guarded, topic: str) -> None:
-    """AUTH is answered with nsqd's own words, then the subscription is."""
+    """The response to AUTH is nsqd's; then the socket subscribes."""
     async with open_socket(guarded.gateway.sub_url(topic, "c")) as client:
         answer = await client.ask(auth(ALICE))
         subscribed = await client.receive()
@@ -153,7 +154,7 @@ async def test_a_header_that_is_refused_is_403(
     """The text names topic and channel."""
     url = guarded.gateway.sub_url(topic, "c")
 
-    status, problem = await refusal(url, headers=bearer(secret))
+    status, problem = await refused_upgrade(url, headers=bearer(secret))
 
     assert (403, token) == (status, problem["message"])
     assert f'"{topic}"' in problem["detail"]
@@ -246,7 +247,7 @@ async def test_a_revoked_secret_ends_its_socket_and_only_that(guarded: Guarded, 
         assert ("error", "E_AUTH_FAILED", 4003) == (error["type"], error["code"], closed)
         assert took_s < REVOKED_WITHIN_S
         assert "nothing came" == (await alice.next_delivery())["ref"]
-        assert [1] == await become(lambda: consumers_of(guarded, topic), [1])
+        assert [1] == await poll_until(lambda: consumers_of(guarded, topic), [1])
 
 
 async def consumers_of(guarded: Guarded, topic: str) -> list[int]:
@@ -256,7 +257,7 @@ async def consumers_of(guarded: Guarded, topic: str) -> list[int]:
     return [each["client_count"] for each in stats["topics"][0]["channels"]]
 
 
-async def test_an_auth_server_that_is_down_for_one_look_ends_nobody(
+async def test_an_auth_server_that_is_down_for_one_check_closes_no_socket(
     guarded: Guarded, topic: str
 ) -> None:
     """nsqd says the same as to a secret that was revoked; the next look is good again."""
@@ -267,7 +268,7 @@ async def test_an_auth_server_that_is_down_for_one_look_ends_nobody(
         await client.receive()
         await asked_about(guarded, alone)
         await guarded.server.go_down()
-        await guarded.gateway.program.said(f"{topic}.*secret refused at a check")
+        await guarded.gateway.program.said(f"{topic}.*secret refused at re-check")
         await guarded.server.come_back()
         await asked_about(guarded, alone)
         await asked_about(guarded, alone)
@@ -281,7 +282,9 @@ async def asked_about(guarded: Guarded, secret: str) -> None:
         pass
 
 
-async def test_a_secret_may_be_asked_of_everybody(certs: Certificates, topic: str) -> None:
+async def test_require_auth_requires_a_secret_of_every_caller(
+    certs: Certificates, topic: str
+) -> None:
     """--require-auth, although this nsqd takes everybody."""
     async with (
         real_nsqd(*certs.server.nsqd_flags) as nsqd,
@@ -299,7 +302,7 @@ async def test_a_secret_may_be_asked_of_everybody(certs: Certificates, topic: st
     assert ("OK", "SUB") == (answer["data"], subscribed["cmd"])
 
 
-async def test_everybody_may_be_lent_our_own_secret(
+async def test_auth_anonymous_uses_our_secret_for_callers_without_one(
     guarded: Guarded, certs: Certificates, topic: str
 ) -> None:
     """--auth-anonymous: who brings none is nsqd's "ours"; who brings one is who they are."""
@@ -319,7 +322,7 @@ async def test_everybody_may_be_lent_our_own_secret(
     assert ((200, "OK"), (403, "AUTH_FAILED"), "x") == (without, wrong, delivery["body"])
 
 
-async def test_our_own_secret_is_lent_to_nobody_else(
+async def test_auth_secret_alone_is_not_used_for_callers(
     guarded: Guarded, certs: Certificates, topic: str
 ) -> None:
     """--auth-secret alone is for the gateway's own work."""
@@ -330,7 +333,7 @@ async def test_our_own_secret_is_lent_to_nobody_else(
         assert (401, "AUTH_REQUIRED") == await posted(gateway, topic)
 
 
-async def test_an_nsqd_that_comes_later_is_given_the_secret(
+async def test_an_nsqd_found_later_gets_the_secret(
     guarded: Guarded, certs: Certificates, topic: str
 ) -> None:
     """Nobody has the topic yet: AUTH and the subscription are answered, and hold later."""
@@ -361,3 +364,43 @@ async def test_an_nsqd_that_comes_later_is_given_the_secret(
 
     assert ("SUB", "AUTH", "OK") == (subscribed["cmd"], answer["cmd"], answer["data"])
     assert ("connected", "x") == (connected["data"]["state"], delivery["body"])
+
+
+async def shown(gateway: RunningGateway, name: str) -> dict[str, float]:
+    """Return the values of a metric, by its labels in the order of their names."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"{gateway.management_url}/metrics")).text
+    return {
+        "/".join(value for _, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"nsq_gateway_{name}"
+    }
+
+
+async def test_the_gateways_own_connections_bring_its_own_secret(
+    guarded: Guarded, certs: Certificates, topic: str
+) -> None:
+    """With --require-auth too; missing counts callers that brought none, and nobody else."""
+    nsqd = guarded.nsqd
+    own = "own-0f77"
+    guarded.server.grant(own, Grant(topic="^none$"), identity="own")
+    async with gateway_with_nsqd(
+        [nsqd.tcp_address],
+        [nsqd.http_address],
+        "--require-auth",
+        f"--auth-secret={own}",
+        *tls_flags(certs),
+    ) as gateway:
+        before = await shown(gateway, "auth_total")
+        connections = await shown(gateway, "nsqd_connections")
+        refused = [await posted(gateway, topic) for _ in range(3)]
+        async with open_socket(gateway.sub_url(topic, "c")) as client:
+            await client.ask({"cmd": "NOP", "ref": 1})
+            await client.closed()
+        after = await shown(gateway, "auth_total")
+
+    assert [(401, "AUTH_REQUIRED")] * 3 == refused
+    assert {"ok": 1.0, "refused": 0.0, "missing": 0.0, "unanswered": 0.0} == before
+    assert {**before, "missing": 4.0} == after
+    assert 1.0 == connections[f"{nsqd.tcp_address}/publisher"]

@@ -1,4 +1,4 @@
-"""Nonsense from a subscriber has a typed answer, and no other client notices."""
+"""Invalid commands get a typed error and affect no other client."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def only_error(client: SubscriberClient, text: str) -> Json:
     ],
     ids=["garbage", "a brace", "half", "null", "number", "string", "array", "zeros", "mark"],
 )
-async def test_what_is_no_object_is_refused(client: SubscriberClient, text: str) -> None:
+async def test_a_line_that_is_no_object_is_refused(client: SubscriberClient, text: str) -> None:
     """A line that is not a JSON object answers E_INVALID without cmd and ref."""
     error = await only_error(client, text)
 
@@ -114,7 +114,7 @@ async def test_a_command_that_is_wrong_is_refused(client: SubscriberClient, comm
 async def test_an_id_that_is_not_held_is_refused(
     client: SubscriberClient, verb: str, delivery_id: str
 ) -> None:
-    """Whatever stands in it, an unknown id answers the verb's own code and comes back."""
+    """The response has the command's own error code and the unknown id."""
     error = await only_error(client, json.dumps({"cmd": verb, "id": delivery_id}))
 
     assert (f"E_{verb}_FAILED", delivery_id) == (error["code"], error["id"])
@@ -133,7 +133,7 @@ async def test_a_ref_that_is_no_scalar_is_refused(client: SubscriberClient, ref:
 
 
 @pytest.mark.parametrize("ref", [0, -1, 1.5, 2**63, 10**30, "", "\x00", "\U0001f600", True, False])
-async def test_a_ref_comes_back_as_it_was(client: SubscriberClient, ref: object) -> None:
+async def test_a_ref_is_returned_unchanged(client: SubscriberClient, ref: object) -> None:
     """Any JSON scalar is a ref."""
     answer = await client.ask({"cmd": "NOP", "ref": ref})
 
@@ -162,7 +162,7 @@ async def test_deep_nesting_is_refused(client: SubscriberClient, text: str) -> N
     assert "E_INVALID" == (await only_error(client, text))["code"]
 
 
-async def test_a_bad_line_spoils_no_other(client: SubscriberClient) -> None:
+async def test_an_invalid_line_affects_no_other_line(client: SubscriberClient) -> None:
     """Lines before and behind a bad one are carried out, and answered in their order."""
     await client.send_text('{"cmd":"NOP","ref":1}\nnonsense\n\n  \r\n{"cmd":"NOP","ref":2}\r\n')
     answers = await client.receive_until(2)
@@ -177,7 +177,7 @@ async def test_an_empty_frame_is_nothing(client: SubscriberClient) -> None:
     assert "nothing came" == (await client.next_delivery())["ref"]
 
 
-async def test_fields_nobody_knows_are_passed_over(client: SubscriberClient) -> None:
+async def test_unknown_fields_are_ignored(client: SubscriberClient) -> None:
     """A field of a later version does no harm."""
     answer = await client.ask({"cmd": "NOP", "ref": 1, "later": {"deep": [1, 2]}})
 
@@ -278,11 +278,13 @@ async def test_a_frame_above_the_limit_closes_with_1009(
 async def test_a_broken_frame_closes_with_1002(
     gateway: RunningGateway, topic: str, data: bytes
 ) -> None:
-    """What RFC 6455 forbids ends the socket with its own code."""
+    """Violations of RFC 6455 close the socket with its own code."""
     assert 1002 == await closed_by(gateway, topic, data)
 
 
-async def test_half_a_frame_and_silence_disturb_nobody(gateway: RunningGateway, topic: str) -> None:
+async def test_an_incomplete_frame_delays_no_other_socket(
+    gateway: RunningGateway, topic: str
+) -> None:
     """While one socket hangs in the middle of a frame, others come, work and go."""
     async with raw_websocket(gateway.sub_url(topic, "c")) as raw:
         await raw.read_frame()

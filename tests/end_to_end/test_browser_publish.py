@@ -1,4 +1,4 @@
-"""What a browser is told, on a gateway that runs: which pages may publish, and how much."""
+"""CORS and rate limits of publishing on a running gateway."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
-from tests.support.raw_http import RawAnswer, speak
+from tests.support.killable_broker import KillableBroker
+from tests.support.raw_http import RawAnswer, send_raw_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,7 +23,7 @@ BODY_LIMIT_BYTES = 1_000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def open_to_friends(shared_broker: MortalBroker) -> AsyncIterator[RunningGateway]:
+async def open_to_friends(shared_broker: KillableBroker) -> AsyncIterator[RunningGateway]:
     """Return a gateway with one friend, and a bound on bodies."""
     async with gateway_with_nsqd(
         [shared_broker.tcp_address],
@@ -50,7 +50,7 @@ async def ask(
         *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
         f"Content-Length: {len(body)}",
     ]
-    return await speak(gateway.address, "\r\n".join([*lines, "", ""]).encode() + body)
+    return await send_raw_request(gateway.address, "\r\n".join([*lines, "", ""]).encode() + body)
 
 
 def cors(answer: RawAnswer) -> dict[str, str]:
@@ -84,7 +84,7 @@ async def test_a_browser_may_ask_before_it_posts(
     assert "authorization, content-type" in told["access-control-allow-headers"]
 
 
-async def test_a_browser_that_asks_for_a_foreign_page_is_told_no(
+async def test_a_preflight_from_another_origin_is_refused(
     open_to_friends: RunningGateway,
 ) -> None:
     """A 403 with nothing in it that a browser could take for leave."""
@@ -147,7 +147,7 @@ async def test_a_listed_page_reads_the_other_answers_too(
 
 @pytest.mark.parametrize("origin", [EVIL, "null", "http://127.0.0.1:1"])
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
-async def test_a_foreign_page_publishes_nothing(
+async def test_a_page_of_another_origin_cannot_publish(
     open_to_friends: RunningGateway, topic: str, path: str, origin: str
 ) -> None:
     """It is 403, and what comes after it is the first message."""
@@ -168,7 +168,7 @@ async def test_our_own_page_publishes(open_to_friends: RunningGateway, topic: st
     assert (200, {}) == (answer.status, cors(answer))
 
 
-async def test_a_page_whose_name_was_turned_to_this_machine_publishes_nothing(
+async def test_dns_rebinding_to_loopback_publishes_nothing(
     open_to_friends: RunningGateway, topic: str
 ) -> None:
     """On loopback a name in Host proves nothing (DNS rebinding)."""
@@ -184,8 +184,8 @@ async def test_a_page_whose_name_was_turned_to_this_machine_publishes_nothing(
     assert f"--allow-origin http://{REBOUND}" in json.loads(answer.body)["detail"]
 
 
-async def test_a_caller_over_its_rate_is_told_when_it_may_again(
-    shared_broker: MortalBroker, topic: str
+async def test_a_caller_over_its_rate_gets_429_with_retry_after(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """Its burst is published, then it is 429, and its page may read that."""
     flags = (
@@ -213,8 +213,8 @@ async def test_a_caller_over_its_rate_is_told_when_it_may_again(
     assert [str(number) for number in range(BURST)] == bodies
 
 
-async def test_an_mpub_pays_for_all_its_messages(shared_broker: MortalBroker, topic: str) -> None:
-    """It is let in by a bucket that holds one, and the next publish has to wait."""
+async def test_an_mpub_pays_for_all_its_messages(shared_broker: KillableBroker, topic: str) -> None:
+    """A bucket with one token admits it, and the next publish has to wait."""
     flags = ("--publish-rate-limit=0.05", "--publish-rate-burst=2")
     async with gateway_with_nsqd(
         [shared_broker.tcp_address], [shared_broker.http_address], *flags
@@ -233,7 +233,7 @@ async def test_an_mpub_pays_for_all_its_messages(shared_broker: MortalBroker, to
 async def test_a_body_over_the_bound_of_the_operator_is_413(
     open_to_friends: RunningGateway, target: str, token: str
 ) -> None:
-    """It is below what nsqd itself takes, and told in nsqd's words."""
+    """It is below nsqd's own limit, and the response has nsqd's code."""
     body = b"x" * (BODY_LIMIT_BYTES + 1)
 
     answer = await ask(open_to_friends, f"POST {target}topic=t", body, Origin=FRIEND)

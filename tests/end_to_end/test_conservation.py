@@ -1,4 +1,4 @@
-"""Whatever subscribers do, each message is finished by one of them, once."""
+"""Each message is finished by one subscriber, once, however subscribers behave."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.support.gateway import RunningGateway
-from tests.support.subscriber_lives import live
+from tests.support.random_subscriber import run_random_subscriber
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -21,11 +21,15 @@ LIVES = 8
 async def test_every_message_is_finished_once_whatever_clients_do(
     gateway: RunningGateway, topic: str, seed: int
 ) -> None:
-    """What nobody has finished is all there for a last subscriber, and nothing else is."""
+    """The last subscriber receives exactly the unfinished messages."""
     bodies = [f"{number:03}" for number in range(MESSAGES)]
 
     async def live_on(chance: random.Random) -> list[str]:
-        return [body for _ in range(LIVES) for body in await live(gateway, topic, chance)]
+        return [
+            body
+            for _ in range(LIVES)
+            for body in await run_random_subscriber(gateway, topic, chance)
+        ]
 
     finished = await asyncio.gather(
         gateway.post("/mpub", "\n".join(bodies).encode(), topic=topic),

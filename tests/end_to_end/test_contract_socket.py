@@ -21,13 +21,18 @@ import pytest_asyncio
 from websockets.exceptions import InvalidStatus
 
 from tests.support.auth_server import Grant, auth_server
-from tests.support.channel_life import PAUSE_SEEN_S, administer, broker_is_older, in_front_of
-from tests.support.gateway import RunningGateway, become, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.channel_admin import (
+    PAUSE_SEEN_S,
+    broker_uptime_above_3_s,
+    gateway_before,
+    post_admin,
+)
+from tests.support.gateway import RunningGateway, gateway_with_nsqd, poll_until
+from tests.support.killable_broker import KillableBroker
 from tests.support.nsqd import real_nsqd
 from tests.support.raw_socket import raw_websocket
 from tests.support.recording_client import Record
-from tests.support.subscriber_client import Json, SubscriberClient, open_socket, refusal
+from tests.support.subscriber_client import Json, SubscriberClient, open_socket, refused_upgrade
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,7 +43,7 @@ ID = "0123456789abcdef-1"
 
 
 async def gathered(client: SubscriberClient, *, answers: int, messages: int) -> list[str]:
-    """Receive so many answers and deliveries, in whatever order; return the deliveries' ids."""
+    """Receive that number of responses and deliveries, in any order; return delivery ids."""
     received = [await client.receive() for _ in range(answers + messages)]
     held = [each["id"] for each in received if each["type"] == "message"]
     assert messages == len(held), received
@@ -118,7 +123,7 @@ async def talk_of_somebody_wrong(record: Record, gateway: RunningGateway, topic:
         return (await client.closed())[0]
 
 
-async def test_every_word_of_a_dialogue_is_in_the_contract(
+async def test_every_frame_of_a_session_is_in_the_contract(
     gateway: RunningGateway, topic: str
 ) -> None:
     """All commands, right and wrong, of a consumer and of a viewer."""
@@ -143,10 +148,12 @@ async def test_every_word_of_a_dialogue_is_in_the_contract(
     }
 
 
-async def test_every_word_of_bad_times_is_in_the_contract(broker: MortalBroker, topic: str) -> None:
+async def test_every_frame_during_faults_is_in_the_contract(
+    broker: KillableBroker, topic: str
+) -> None:
     """The broker goes and comes back, the channel is paused and deleted, the gateway drains."""
     record = Record()
-    async with in_front_of(
+    async with gateway_before(
         broker, "--drain-window-s=0.1", "--drain-in-flight-s=0.2", "--broker-outage-s=60"
     ) as gateway:
         async with record.open(gateway.sub_url(topic, "c")) as client:
@@ -159,14 +166,14 @@ async def test_every_word_of_bad_times_is_in_the_contract(broker: MortalBroker, 
             await client.ask({"cmd": "PUB", "topic": topic, "body": "x", "ref": 2})
             await broker.start()
             await client.receive()
-            await administer(gateway, "/channel/pause", topic=topic, channel="c")
+            await post_admin(gateway, "/channel/pause", topic=topic, channel="c")
             await client.receive(within_s=PAUSE_SEEN_S)
-            await administer(gateway, "/channel/unpause", topic=topic, channel="c")
+            await post_admin(gateway, "/channel/unpause", topic=topic, channel="c")
             await client.receive(within_s=PAUSE_SEEN_S)
-        await broker_is_older(broker)
+        await broker_uptime_above_3_s(broker)
         async with record.open(gateway.sub_url(topic, "d")) as client:
             await client.receive()
-            await administer(gateway, "/channel/delete", topic=topic, channel="d")
+            await post_admin(gateway, "/channel/delete", topic=topic, channel="d")
             gone = await client.closed()
         async with record.open(gateway.sub_url(topic, "e")) as client:
             await client.receive()
@@ -187,7 +194,7 @@ async def test_every_word_of_bad_times_is_in_the_contract(broker: MortalBroker, 
 
 
 @pytest.mark.nsqd
-async def test_every_word_of_auth_is_in_the_contract(topic: str) -> None:
+async def test_every_frame_of_auth_is_in_the_contract(topic: str) -> None:
     """With a real nsqd and its auth server: secrets that are known, not known, not good enough."""
     record = Record()
     async with (
@@ -280,12 +287,12 @@ async def test_a_share_of_the_messages_may_be_asked_for(
 
 
 async def test_a_viewer_that_stops_is_closed_and_delays_nobody(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """Another viewer of the same consumer gets everything at once; the slow one gets 4001."""
     limits = ("--socket-buffer-bytes=1000000", "--slow-consumer-s=1")
     async with (
-        in_front_of(shared_broker, *limits) as gateway,
+        gateway_before(shared_broker, *limits) as gateway,
         gateway.subscribe(topic) as quick,
         raw_websocket(gateway.sub_url(topic), has_small_buffer=True) as slow,
     ):
@@ -299,7 +306,7 @@ async def test_a_viewer_that_stops_is_closed_and_delays_nobody(
 # The window, and too much of something
 
 
-async def test_what_was_tried_too_often_is_put_off_and_never_finished(
+async def test_a_message_above_max_attempts_is_requeued_and_never_finished(
     gateway: RunningGateway, topic: str
 ) -> None:
     """With max_attempts=1 the second delivery does not come; nsqd keeps it for later."""
@@ -341,7 +348,7 @@ async def test_a_frame_ends_before_it_has_64_kib(gateway: RunningGateway, topic:
     assert "y" * 100_000 in large[0]
 
 
-async def test_a_lone_message_is_there_at_once(gateway: RunningGateway, topic: str) -> None:
+async def test_a_single_message_is_delivered_at_once(gateway: RunningGateway, topic: str) -> None:
     """
     No timer waits for a second one: nsqd's own default would be 250 ms, for each of them.
 
@@ -359,10 +366,10 @@ async def test_a_lone_message_is_there_at_once(gateway: RunningGateway, topic: s
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def strict_gateway(shared_broker: MortalBroker) -> AsyncIterator[RunningGateway]:
+async def strict_gateway(shared_broker: KillableBroker) -> AsyncIterator[RunningGateway]:
     """Return a gateway that takes 200 commands a second and two sockets of one address."""
     limits = ("--command-rate-limit=200", "--max-sockets-per-address=2")
-    async with in_front_of(shared_broker, *limits) as gateway:
+    async with gateway_before(shared_broker, *limits) as gateway:
         yield gateway
 
 
@@ -389,7 +396,7 @@ async def test_commands_far_above_the_rate_close_the_socket(
         assert 4508 == (await client.closed())[0]
 
 
-async def test_to_finish_what_is_held_is_not_counted(
+async def test_fin_of_held_messages_is_not_rate_limited(
     strict_gateway: RunningGateway, topic: str
 ) -> None:
     """2,000 FINs at once, and the next command is answered: counted, it would take 9 s."""
@@ -411,8 +418,8 @@ async def test_a_socket_too_many_of_one_address_is_503(
     """It is FULL, names the address and the limit; when one has left there is room."""
     async with strict_gateway.subscribe(topic, "c"):
         async with strict_gateway.subscribe(topic, "c"):
-            status, problem = await refusal(strict_gateway.sub_url(topic, "c"))
-        assert await become(partial(has_room, strict_gateway, topic), expected=True)
+            status, problem = await refused_upgrade(strict_gateway.sub_url(topic, "c"))
+        assert await poll_until(partial(has_room, strict_gateway, topic), expected=True)
 
     assert (503, "FULL", True) == (status, problem["message"], problem["retryable"])
     assert "127.0.0.1" in problem["detail"]

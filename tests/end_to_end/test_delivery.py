@@ -1,4 +1,4 @@
-"""The main way: a POST reaches a subscriber, and its FIN, REQ or TOUCH goes back."""
+"""A POST reaches a subscriber, and its FIN, REQ or TOUCH reaches the broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_a_published_message_reaches_a_subscriber(
     gateway: RunningGateway, topic: str
 ) -> None:
-    """What is posted comes with its body, its names, and attempts 1."""
+    """The delivery has the body, the names, and attempts 1."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"hello")
         delivery = await client.message()
@@ -37,7 +37,7 @@ async def test_a_delivery_has_an_id_of_its_own(gateway: RunningGateway, topic: s
     assert re.fullmatch(r"[0-9a-f]{16}-[0-9]+", delivery["id"])
 
 
-async def test_a_delivery_tells_when_it_was_published(gateway: RunningGateway, topic: str) -> None:
+async def test_a_delivery_has_the_time_of_its_publish(gateway: RunningGateway, topic: str) -> None:
     """timestamp_ns is the moment of publishing, in nanoseconds since 1970, as a string."""
     async with gateway.subscribe(topic, "c") as client:
         before_ns = time.time_ns()
@@ -49,10 +49,8 @@ async def test_a_delivery_tells_when_it_was_published(gateway: RunningGateway, t
     assert before_ns <= int(delivery["timestamp_ns"]) <= after_ns
 
 
-async def test_a_delivery_tells_how_long_it_may_be_held(
-    gateway: RunningGateway, topic: str
-) -> None:
-    """deadline_ms is what is left of the message timeout that was asked for."""
+async def test_a_delivery_has_its_deadline(gateway: RunningGateway, topic: str) -> None:
+    """deadline_ms is the rest of the requested message timeout."""
     async with gateway.subscribe(topic, "c", msg_timeout_ms=30_000) as client:
         await gateway.publish(topic, b"hello")
         delivery = await client.message()
@@ -162,7 +160,7 @@ async def test_touch_puts_the_timeout_off(gateway: RunningGateway, warm_topic: s
         assert (0, 0, 0) == await gateway.counts_become(warm_topic, "c", (0, 0, 0))
 
 
-async def test_a_message_that_is_not_answered_comes_back(
+async def test_a_message_without_an_ack_is_redelivered(
     gateway: RunningGateway, warm_topic: str
 ) -> None:
     """After its timeout it comes again with attempts 2; FIN for the first delivery is refused."""
@@ -226,7 +224,7 @@ async def test_a_body_that_is_not_utf8_comes_as_base64(gateway: RunningGateway, 
     [b"\x00" * 100, 'line\nbreak "quote" \\ \u2028 \U0001f600'.encode(), b"x" * 1_048_576],
     ids=["zeros", "what JSON escapes", "as long as allowed"],
 )
-async def test_a_body_comes_as_it_was(gateway: RunningGateway, topic: str, body: bytes) -> None:
+async def test_a_body_arrives_unchanged(gateway: RunningGateway, topic: str, body: bytes) -> None:
     """Text of any length and any characters arrives unchanged."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, body)
@@ -244,7 +242,7 @@ async def test_mpub_is_a_message_for_each_line(gateway: RunningGateway, topic: s
     assert ["one", "two", "three"] == [delivery["body"] for delivery in deliveries]
 
 
-async def test_rdy_0_stops_and_rdy_n_goes_on(gateway: RunningGateway, topic: str) -> None:
+async def test_rdy_0_pauses_and_rdy_n_resumes(gateway: RunningGateway, topic: str) -> None:
     """With RDY 0 a message waits at the broker; with RDY 1 it comes."""
     async with gateway.subscribe(topic, "c") as client:
         await client.ask({"cmd": "RDY", "count": 0, "ref": 1})
@@ -348,7 +346,7 @@ async def test_cls_with_nothing_in_flight_closes_at_once(
         assert 1000 == client.connection.close_code
 
 
-async def test_cls_is_said_once(gateway: RunningGateway, topic: str) -> None:
+async def test_a_second_cls_is_refused(gateway: RunningGateway, topic: str) -> None:
     """A second CLS is refused, and the first one goes on."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"hello")
@@ -377,7 +375,9 @@ async def test_cls_waits_no_longer_than_the_message_timeout(
     assert elapsed_s < 5.0
 
 
-async def test_what_the_broker_refuses_later_is_told(gateway: RunningGateway, topic: str) -> None:
+async def test_an_ack_that_the_broker_refuses_later_is_an_error(
+    gateway: RunningGateway, topic: str
+) -> None:
     """A FIN that was passed on, and that the broker refuses, comes back as an error of its own."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"hello")
@@ -397,7 +397,7 @@ async def test_what_the_broker_refuses_later_is_told(gateway: RunningGateway, to
 
 
 async def test_nothing_comes_after_cls(gateway: RunningGateway, topic: str) -> None:
-    """A message that is published after CLS stays for somebody else."""
+    """A message that is published after CLS stays for other consumers."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"held")
         await client.message()

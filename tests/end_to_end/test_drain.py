@@ -1,18 +1,19 @@
-"""SIGTERM: not ready any more, sockets told and closed over a while, publishes still answered."""
+"""SIGTERM: readiness fails, sockets are notified and closed gradually, publishes succeed."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from contextlib import AbstractAsyncContextManager
 
 import httpx
 import pytest
 
-from tests.support.drain_account import NOTHING_CUT, drained
+from tests.support.drain_result import NOTHING_CUT, drain_result
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.raw_socket import handshake, raw_socket
-from tests.support.subscriber_client import Json, SubscriberClient, refusal
+from tests.support.subscriber_client import Json, SubscriberClient, refused_upgrade
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,19 +23,19 @@ IMPATIENT = "--drain-in-flight-s=0.2"
 """For sockets that hold something for ever."""
 
 
-def in_front_of(broker: MortalBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
+def in_front_of(broker: KillableBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
     """Return a gateway whose broker outlives it."""
     return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
 
 
 async def terminate(gateway: RunningGateway, client: SubscriberClient) -> Json:
-    """Send SIGTERM; return what *client* is told: from now on the gateway drains."""
+    """Send SIGTERM; return the frames that *client* receives at the start of the drain."""
     gateway.program.signal(signal.SIGTERM)
     return await client.receive()
 
 
-async def test_a_drain_tells_every_socket_and_closes_it_with_1012(
-    shared_broker: MortalBroker, topic: str
+async def test_a_drain_notifies_every_socket_and_closes_it_with_1012(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """CLOSE_WAIT says when to come back, then comes the close, and the exit status is 0."""
     async with in_front_of(shared_broker, BRIEF) as gateway:
@@ -46,7 +47,7 @@ async def test_a_drain_tells_every_socket_and_closes_it_with_1012(
             told = await terminate(gateway, one)
             codes = [(await client.closed())[0] for client in (one, two, viewer)]
         status = await gateway.program.ended()
-        account = await drained(gateway)
+        account = await drain_result(gateway)
 
     assert {"sockets": 3, "handed_back": 0, **NOTHING_CUT} == account
     assert ("response", "CLS", None) == (told["type"], told["cmd"], told["ref"])
@@ -55,7 +56,9 @@ async def test_a_drain_tells_every_socket_and_closes_it_with_1012(
     assert ([1012, 1012, 1012], 0) == (codes, status)
 
 
-async def test_a_gateway_that_drains_is_not_ready(shared_broker: MortalBroker, topic: str) -> None:
+async def test_a_gateway_that_drains_is_not_ready(
+    shared_broker: KillableBroker, topic: str
+) -> None:
     """/readyz is 200 before and 503 from the signal on; /livez stays 200."""
     async with (
         in_front_of(shared_broker, LONG) as gateway,
@@ -70,9 +73,9 @@ async def test_a_gateway_that_drains_is_not_ready(shared_broker: MortalBroker, t
 
 
 async def test_a_gateway_that_drains_still_publishes(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """What is posted while sockets leave is answered OK, and that the next one goes elsewhere."""
+    """Publishes during the drain get OK, with Connection: close."""
     async with (
         in_front_of(shared_broker, LONG) as gateway,
         gateway.subscribe(topic, "c") as client,
@@ -89,7 +92,7 @@ async def test_a_gateway_that_drains_still_publishes(
 
 
 async def test_a_gateway_that_drains_takes_no_new_socket(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """An upgrade is refused with 503, to be tried elsewhere."""
     async with (
@@ -97,13 +100,13 @@ async def test_a_gateway_that_drains_takes_no_new_socket(
         gateway.subscribe(topic, "c") as client,
     ):
         await terminate(gateway, client)
-        status, problem = await refusal(gateway.sub_url(topic, "c"))
+        status, problem = await refused_upgrade(gateway.sub_url(topic, "c"))
 
     assert (503, "EXITING", True) == (status, problem["message"], problem["retryable"])
 
 
 async def test_answers_are_taken_while_a_gateway_drains(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """A FIN between CLOSE_WAIT and the close counts; what is left is handed back."""
     async with (
@@ -117,13 +120,13 @@ async def test_answers_are_taken_while_a_gateway_drains(
         await client.closed()
 
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
-        assert {"sockets": 1, "handed_back": 1, **NOTHING_CUT} == await drained(gateway)
+        assert {"sockets": 1, "handed_back": 1, **NOTHING_CUT} == await drain_result(gateway)
 
 
 async def test_a_drain_waits_for_answers_and_no_longer(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """Who has nothing to answer waits with who has; with the last answer the closes begin."""
+    """Sockets wait for outstanding acks; after the last one the closes begin."""
     async with (
         in_front_of(shared_broker, "--drain-in-flight-s=60", "--drain-window-s=0") as gateway,
         gateway.subscribe(topic, "c") as client,
@@ -141,8 +144,8 @@ async def test_a_drain_waits_for_answers_and_no_longer(
         assert (0, 0, 0) == await gateway.counts_become(topic, "c", (0, 0, 0))
 
 
-async def test_a_second_signal_ends_a_drain(shared_broker: MortalBroker, topic: str) -> None:
-    """Who is in a hurry says so twice; sockets are closed all the same, and hand back."""
+async def test_a_second_signal_ends_a_drain(shared_broker: KillableBroker, topic: str) -> None:
+    """Sockets are closed at once, and their messages are requeued."""
     async with (
         in_front_of(shared_broker, LONG) as gateway,
         gateway.subscribe(topic, "c") as client,
@@ -156,11 +159,63 @@ async def test_a_second_signal_ends_a_drain(shared_broker: MortalBroker, topic: 
         cut = {**NOTHING_CUT, "cut_sockets": 1}
 
         assert 1012 == code
-        assert {"sockets": 0, "handed_back": 1, **cut} == await drained(gateway)
+        assert {"sockets": 0, "handed_back": 1, **cut} == await drain_result(gateway)
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
 
 
-async def test_a_drain_without_sockets_ends_at_once(shared_broker: MortalBroker) -> None:
+async def test_until_the_delay_is_over_all_but_readiness_is_as_before(
+    shared_broker: KillableBroker, topic: str
+) -> None:
+    """A balancer that has not looked again sends connections still: none is refused."""
+    async with (
+        in_front_of(shared_broker, LONG, "--drain-delay-s=600") as gateway,
+        gateway.subscribe(topic, "c") as old,
+        httpx.AsyncClient(base_url=gateway.management_url, trust_env=False) as probe,
+    ):
+        gateway.program.signal(signal.SIGTERM)
+        at_most_s = float((await gateway.program.said(r'"at_most_s": ([0-9.]+)'))[1])
+        await gateway.program.said("not ready, draining after a delay")
+        ready, alive = await probe.get("/readyz"), await probe.get("/livez")
+        metrics = (await probe.get("/metrics")).text
+        async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as newcomer:
+            answer = await newcomer.post("/pub", params={"topic": topic}, content=b"late")
+        message = await old.message()
+        async with gateway.subscribe(topic, "d") as new:
+            answered = [await each.ask({"cmd": "NOP", "ref": "here"}) for each in (old, new)]
+            gateway.program.signal(signal.SIGTERM)
+            codes = [(await each.closed())[0] for each in (old, new)]
+        status = await gateway.program.ended()
+
+    assert (503, "draining\n", 200) == (ready.status_code, ready.text, alive.status_code)
+    assert 'nsq_gateway_state{state="draining"} 1.0' in metrics
+    assert (200, None) == (answer.status_code, answer.headers.get("connection"))
+    assert ("late", ["here", "here"]) == (message["body"], [each["ref"] for each in answered])
+    # A second signal cuts the delay short, and the time that is told has it.
+    assert ([1012, 1012], 0) == (codes, status)
+    assert at_most_s > 600
+
+
+async def test_the_drain_begins_when_its_delay_is_over(
+    shared_broker: KillableBroker, topic: str
+) -> None:
+    """Sockets are notified then, and not earlier."""
+    loop = asyncio.get_running_loop()
+    async with (
+        in_front_of(shared_broker, "--drain-window-s=0", "--drain-delay-s=0.5") as gateway,
+        gateway.subscribe(topic, "c") as client,
+    ):
+        began = loop.time()
+        told = await terminate(gateway, client)
+        waited_s = loop.time() - began
+        code, _ = await client.closed()
+
+        assert ("CLOSE_WAIT", 1012) == (told["data"]["state"], code)
+        assert waited_s >= 0.5
+        assert {"sockets": 1, "handed_back": 0, **NOTHING_CUT} == await drain_result(gateway)
+        assert 0 == await gateway.program.ended()
+
+
+async def test_a_drain_without_sockets_ends_at_once(shared_broker: KillableBroker) -> None:
     """There is nothing to wait for."""
     async with in_front_of(shared_broker, LONG) as gateway:
         gateway.program.signal(signal.SIGTERM)
@@ -168,7 +223,9 @@ async def test_a_drain_without_sockets_ends_at_once(shared_broker: MortalBroker)
         assert 0 == await gateway.program.ended()
 
 
-async def test_a_drain_ends_although_the_broker_is_frozen(broker: MortalBroker, topic: str) -> None:
+async def test_a_drain_ends_although_the_broker_is_frozen(
+    broker: KillableBroker, topic: str
+) -> None:
     """A broker that does not answer holds up no shutdown."""
     async with in_front_of(broker, BRIEF) as gateway:
         async with gateway.subscribe(topic, "c") as client:
@@ -180,7 +237,7 @@ async def test_a_drain_ends_although_the_broker_is_frozen(broker: MortalBroker, 
 
 
 async def test_a_socket_that_is_being_opened_when_a_drain_begins_is_refused(
-    broker: MortalBroker, topic: str
+    broker: KillableBroker, topic: str
 ) -> None:
     """Its subscription comes too late: 503, and the gateway does not wait for it."""
     async with (
@@ -202,8 +259,8 @@ async def test_a_socket_that_is_being_opened_when_a_drain_begins_is_refused(
 # One socket, for its age
 
 
-async def test_a_socket_that_is_old_is_told_and_closed_with_1012(
-    shared_broker: MortalBroker, topic: str
+async def test_a_socket_at_its_maximum_age_is_notified_and_closed_with_1012(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """Of both kinds, at once where nothing is held; the gateway goes on."""
     async with in_front_of(shared_broker, "--socket-max-age-s=1") as gateway:
@@ -218,12 +275,12 @@ async def test_a_socket_that_is_old_is_told_and_closed_with_1012(
                 told["data"]["reason"],
             )
             assert told["data"]["reconnect_after_ms"] in range(5_000)
-            assert (1012, "the socket has reached its age") == (code, reason)
+            assert (1012, "the socket has reached its maximum age") == (code, reason)
         async with gateway.subscribe(topic, "c"):
             await gateway.publish(topic, b"1")
 
 
-async def test_an_old_socket_may_answer_first(shared_broker: MortalBroker, topic: str) -> None:
+async def test_an_old_socket_may_answer_first(shared_broker: KillableBroker, topic: str) -> None:
     """No message comes any more; it is closed behind the last answer."""
     async with (
         in_front_of(shared_broker, "--socket-max-age-s=1", "--drain-in-flight-s=60") as gateway,
@@ -241,10 +298,10 @@ async def test_an_old_socket_may_answer_first(shared_broker: MortalBroker, topic
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
 
 
-async def test_an_old_socket_that_does_not_answer_is_closed_all_the_same(
-    shared_broker: MortalBroker, topic: str
+async def test_a_socket_at_its_maximum_age_is_closed_without_acks_too(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """What it held is handed back."""
+    """Its messages are requeued."""
     flags = ("--socket-max-age-s=1", IMPATIENT)
     async with (
         in_front_of(shared_broker, *flags) as gateway,

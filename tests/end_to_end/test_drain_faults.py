@@ -1,4 +1,4 @@
-"""A drain at its bounds: a crowd, a signal too many, a signal too soon, a client that is stuck."""
+"""A drain under load, with further signals, during the start, and with a stuck client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from random import Random
 import httpx
 import pytest
 
-from tests.support.drain_account import NOTHING_CUT, drained
-from tests.support.gateway import ON_FREE_PORTS, RunningGateway, become, gateway_with_nsqd
+from tests.support.drain_result import NOTHING_CUT, drain_result
+from tests.support.gateway import ON_FREE_PORTS, RunningGateway, gateway_with_nsqd, poll_until
+from tests.support.killable_broker import KillableBroker, free_port
 from tests.support.manual_clock import turn
-from tests.support.mortal_broker import MortalBroker, free_port
 from tests.support.programs import nsq_gateway
 from tests.support.raw_socket import raw_websocket
 from tests.support.steady_load import Consumer, Publisher
@@ -25,15 +25,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _CROWD, _WINDOW_S = 150, 2.0
 
 
-def in_front_of(broker: MortalBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
+def in_front_of(broker: KillableBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
     """Return a gateway whose broker outlives it."""
     return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
 
 
 async def test_a_crowd_is_drained_under_load_and_nothing_is_lost(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """Each socket is told, then closed with 1012, spread over the window; each OK is kept."""
+    """Each socket is notified, then closed with 1012 within the window; each OK is stored."""
     end, stop = asyncio.Event(), asyncio.Event()
     consumers = [
         Consumer("", topic, "c" if number % 3 else None, Random(number)) for number in range(_CROWD)
@@ -67,7 +67,7 @@ async def test_a_crowd_is_drained_under_load_and_nothing_is_lost(
     assert set() == published - received - late
 
 
-async def _what_is_left(broker: MortalBroker, topic: str) -> set[str]:
+async def _what_is_left(broker: KillableBroker, topic: str) -> set[str]:
     """Return what another gateway delivers of the channel, until nothing is there."""
     end = asyncio.Event()
     async with in_front_of(broker) as gateway, asyncio.TaskGroup() as running:
@@ -85,11 +85,11 @@ async def _reaches(look: Callable[[], int], expected: int) -> None:
         await turn()
         return look() >= expected
 
-    assert await become(is_reached, expected=True)
+    assert await poll_until(is_reached, expected=True)
 
 
-async def test_a_signal_during_the_start_ends_it(broker: MortalBroker) -> None:
-    """The gateway waits for an nsqd that says nothing, and is told to end: 0, and at once."""
+async def test_a_signal_during_the_start_ends_it(broker: KillableBroker) -> None:
+    """The gateway waits for a silent nsqd, and exits with 0 at once on SIGTERM."""
     management = f"127.0.0.1:{free_port()}"
     broker.freeze()
     flags = (
@@ -109,7 +109,7 @@ async def test_a_signal_during_the_start_ends_it(broker: MortalBroker) -> None:
             except httpx.ConnectError:
                 return ""
 
-        seen = await become(readiness, "starting\n")
+        seen = await poll_until(readiness, "starting\n")
         program.signal(signal.SIGTERM)
         async with asyncio.timeout(5):
             status = await program.ended()
@@ -117,12 +117,12 @@ async def test_a_signal_during_the_start_ends_it(broker: MortalBroker) -> None:
     assert ("starting\n", 0) == (seen, status)
 
 
-async def test_two_signals_during_a_start_are_enough(broker: MortalBroker) -> None:
-    """Whatever it is in: it ends by itself, not by a signal."""
+async def test_two_signals_during_a_start_are_enough(broker: KillableBroker) -> None:
+    """It exits by itself in any phase, and is not killed by the signal."""
     broker.freeze()
     flags = (*ON_FREE_PORTS, f"--nsqd-tcp-address={broker.tcp_address}")
     async with nsq_gateway("serve", *flags) as program:
-        await program.said("no HTTP address of nsqd is known")
+        await program.said("nsqd HTTP address not configured")
         program.signal(signal.SIGTERM)
         program.signal(signal.SIGTERM)
         async with asyncio.timeout(5):
@@ -132,9 +132,9 @@ async def test_two_signals_during_a_start_are_enough(broker: MortalBroker) -> No
 
 
 async def test_a_client_that_reads_nothing_holds_up_no_drain(
-    shared_broker: MortalBroker, topic: str
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """What waits for it goes back, its connection is cut, and the status is 0."""
+    """Its messages are requeued, its connection is aborted, and the status is 0."""
     flags = ("--drain-in-flight-s=0.5", "--drain-window-s=0.5")
     async with in_front_of(shared_broker, *flags) as gateway:
         url = gateway.sub_url(topic, "c", max_in_flight=60)
@@ -150,8 +150,10 @@ async def test_a_client_that_reads_nothing_holds_up_no_drain(
             assert (60, 0, 0) == await gateway.counts_become(topic, "c", (60, 0, 0))
 
 
-async def test_another_gateway_takes_over_at_once(shared_broker: MortalBroker, topic: str) -> None:
-    """What one that drains has handed back is delivered by the other within a second, not 60."""
+async def test_another_gateway_takes_over_at_once(
+    shared_broker: KillableBroker, topic: str
+) -> None:
+    """Messages requeued by the drain reach the other gateway within a second, not 60."""
     loop = asyncio.get_running_loop()
     flags = ("--drain-in-flight-s=0.2", "--drain-window-s=0")
     async with (
@@ -178,7 +180,7 @@ async def test_another_gateway_takes_over_at_once(shared_broker: MortalBroker, t
     assert {2} == {each["attempts"] for each in again}
 
 
-async def test_a_request_that_is_cut_is_counted(broker: MortalBroker, topic: str) -> None:
+async def test_an_aborted_request_is_counted(broker: KillableBroker, topic: str) -> None:
     """Its nsqd says nothing; after the second signal it has two seconds more, and no answer."""
     async with in_front_of(broker) as gateway:
         await gateway.publish(topic, b"1")
@@ -186,13 +188,13 @@ async def test_a_request_that_is_cut_is_counted(broker: MortalBroker, topic: str
         url = f"{gateway.url}/pub?topic={topic}"
         async with httpx.AsyncClient(trust_env=False, timeout=15) as client:
             asking = asyncio.ensure_future(client.post(url, content=b"2"))
-            assert await become(lambda: _waits(gateway), expected=True)
+            assert await poll_until(lambda: _waits(gateway), expected=True)
             gateway.program.signal(signal.SIGTERM)
             await gateway.program.said("stopping")
             gateway.program.signal(signal.SIGTERM)
             outcome = (await asyncio.gather(asking, return_exceptions=True))[0]
         status = await gateway.program.ended()
-        account = await drained(gateway)
+        account = await drain_result(gateway)
 
     assert isinstance(outcome, httpx.TransportError)
     assert 0 == status

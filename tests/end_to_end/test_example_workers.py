@@ -1,4 +1,4 @@
-"""The workers of examples/, as they stand, as processes."""
+"""The workers of examples/, unchanged, as processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.support.example_workers import Hook, Worker, hook, worker
 from tests.support.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker, free_port
+from tests.support.killable_broker import KillableBroker, free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,7 +51,7 @@ async def test_a_worker_finishes_what_is_published(
     assert NOTHING_LEFT == counts
 
 
-async def test_a_worker_gives_back_what_fails(
+async def test_a_worker_requeues_what_fails(
     gateway: RunningGateway, topic: str, start: Start, target: Hook
 ) -> None:
     """It comes again after a while, until it is taken."""
@@ -85,7 +85,7 @@ async def test_a_worker_ends_in_good_order(
 
 
 async def test_a_worker_survives_a_gateway(
-    shared_broker: MortalBroker, topic: str, start: Start, target: Hook
+    shared_broker: KillableBroker, topic: str, start: Start, target: Hook
 ) -> None:
     """One is killed, one drains: the worker comes back, and what it held then comes again."""
     flags = (f"--listen=127.0.0.1:{free_port()}", "--drain-window-s=0.2", "--drain-in-flight-s=0.2")
@@ -122,10 +122,10 @@ async def test_a_worker_survives_a_gateway(
 async def test_a_worker_that_waits_for_a_gateway_ends_at_once(
     topic: str, start: Start, target: Hook
 ) -> None:
-    """SIGTERM ends it with 0 where nobody answers, too."""
+    """SIGTERM ends it with 0 also while no gateway answers."""
     url = f"http://127.0.0.1:{free_port()}"
     async with start((url, topic, "c"), target.url) as running:
-        await running.log.match("again in|waiting")
+        await running.log.match("reconnecting in|waiting")
         running.terminate()
 
         assert 0 == await running.ended()
@@ -148,7 +148,7 @@ async def test_a_worker_brings_its_secret(topic: str, start: Start, target: Hook
 async def test_a_worker_that_is_refused_says_why(
     gateway: RunningGateway, start: Start, target: Hook
 ) -> None:
-    """A wrong name is no reason to come back: the gateway's words, and exit status 1."""
+    """An invalid name is not retried: the gateway's error, and exit status 1."""
     async with start((gateway.url, "no topic", "c"), target.url) as refused:
         await refused.log.match("no topic")
 
@@ -156,7 +156,7 @@ async def test_a_worker_that_is_refused_says_why(
 
 
 @pytest.mark.node
-async def test_what_is_hopeless_is_put_aside(
+async def test_a_permanently_failing_message_goes_to_another_topic(
     gateway: RunningGateway, topic: str, tmp_path: Path, target: Hook
 ) -> None:
     """Node's worker publishes to another topic what the address will never take."""

@@ -1,5 +1,5 @@
 """
-The gateway says what nsqd's own HTTP says to the same bytes, and the same gets into the topics.
+The gateway answers the same bytes like nsqd's HTTP, and stores the same messages.
 
 What is sent stands in tests/support/http_requests_*.py. One nsqd is asked itself, a gateway stands
 in front of another one. Where the two are meant to differ is in intended_differences.py.
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from tests.support.differential import outcomes
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
 from tests.support.http_requests import NSQD_FLAGS, Talk, topic_of
 from tests.support.http_requests_admin import CHANNELS, STATISTICS, TOPICS
 from tests.support.http_requests_framing import CHUNKS, ENDS, EXPECTATIONS, LENGTHS, PIPELINES
 from tests.support.http_requests_heads import HEADERS, METHODS, PATHS
 from tests.support.http_requests_publish import DELAYS, FRAMES, LINES, NAMES, PUBLISHING, SIZES
+from tests.support.http_transcripts import outcomes
 from tests.support.intended_differences import DIFFERENCES, intended
 from tests.support.nsqd import RealNsqd, real_nsqd
 

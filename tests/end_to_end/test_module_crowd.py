@@ -1,5 +1,5 @@
 """
-Twenty clients of nsq.js share a channel while gateway and network break, and nothing is lost.
+Twenty clients of nsq.js share a channel while gateway and network fail; nothing is lost.
 
 What breaks, whom it hits and in which order is told by a seed. Other seeds, or longer runs:
 ``NSQ_GATEWAY_CROWD_SEEDS=one,two``, ``NSQ_GATEWAY_CROWD_ROUNDS=10``.
@@ -17,34 +17,35 @@ import pytest
 
 from tests.support.gateway import gateway_alone
 from tests.support.history_check import violations
-from tests.support.history_reading import Reading
+from tests.support.history_index import HistoryIndex
 from tests.support.module_crowd import CLIENTS, MSG_TIMEOUT_S, module_crowd
 from tests.support.module_crowd_check import (
     LARGEST_SHARE,
     SLICE_MS,
-    Answered,
+    AckConfirmed,
+    AckResolved,
+    AckSent,
+    CloseResolved,
+    ConnectAttempted,
     Doing,
-    Ended,
-    Erred,
-    Lost,
-    Said,
-    Stands,
-    Tried,
-    Worked,
-    Wrong,
-    faults,
+    ErrorReported,
+    MessageHandled,
+    SocketLost,
+    StateChanged,
+    ViolationKind,
+    crowd_violations,
     herd,
 )
-from tests.support.module_crowd_run import ENOUGH, RESTARTS, Run, ran
+from tests.support.module_crowd_run import ENOUGH, RESTARTS, CrowdResult, run_crowd
 from tests.support.toxiproxy import toxiproxy
 
 SEEDS = os.environ.get("NSQ_GATEWAY_CROWD_SEEDS", "cedar").split(",")
 ROUNDS = int(os.environ.get("NSQ_GATEWAY_CROWD_ROUNDS", "1"))
-FOUND_BY_ASKING = "the gateway does not answer any more"
+FOUND_BY_ASKING = "the gateway does not answer"
 """Why the module leaves a connection that is half open."""
 
 
-def summary(run: Run) -> str:
+def summary(run: CrowdResult) -> str:
     """Return how hard it was."""
     counts = Counter(type(each.event).__name__ for each in run.records)
     counts.update(type(each).__name__ for each in run.doings)
@@ -57,20 +58,20 @@ def summary(run: Run) -> str:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_crowd_finishes_everything_once(kind: str, seed: str, tmp_path: Path) -> None:
     """Each message is finished once by somebody, and clients come back spread out."""
-    run = await ran(kind, seed, rounds=ROUNDS)
+    run = await run_crowd(kind, seed, rounds=ROUNDS)
     written = tmp_path / "crowd.txt"
     written.write_text("".join(f"{each}\n" for each in [*run.records, *run.doings]))
     print(f"seed {seed}: {summary(run)}; all of it: {written}")  # noqa: T201 - how hard it was
 
-    owed = Reading(run.records, MSG_TIMEOUT_S).owed()
+    owed = HistoryIndex(run.records, MSG_TIMEOUT_S).owed()
     assert len(owed) >= ENOUGH
     assert RESTARTS * ROUNDS == len(run.restarts)
     assert FOUND_BY_ASKING in run.silences
     assert [] == [str(each) for each in violations(run.records, msg_timeout_s=MSG_TIMEOUT_S)]
-    assert [] == [str(each) for each in faults(run.doings, owed=owed)]
+    assert [] == [str(each) for each in crowd_violations(run.doings, owed=owed)]
     for from_s, to_s in run.restarts:
         assert [] == [str(each) for each in herd(run.doings, from_s, to_s, clients=CLIENTS)]
-    assert [1000] * CLIENTS == [each.code for each in run.doings if isinstance(each, Ended)]
+    assert [1000] * CLIENTS == [each.code for each in run.doings if isinstance(each, CloseResolved)]
     assert ({0}, []) == (set(run.exits), run.errors)
 
 
@@ -80,8 +81,11 @@ async def test_a_crowd_finishes_everything_once(kind: str, seed: str, tmp_path: 
 @pytest.mark.toxiproxy
 @pytest.mark.node
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("has_jitter,expected", [(True, set()), (False, {Wrong.HERD})])
-async def test_a_module_without_jitter_is_found(has_jitter: bool, expected: set[Wrong]) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("has_jitter,expected", [(True, set()), (False, {ViolationKind.HERD})])
+async def test_a_module_without_jitter_is_found(
+    has_jitter: bool,  # noqa: FBT001
+    expected: set[ViolationKind],
+) -> None:
     """A crowd whose way is cut comes back spread out; one without jitter does not, and is found."""
     async with gateway_alone() as gateway, toxiproxy() as proxy:
         way = await proxy.in_front_of(gateway.address)
@@ -96,61 +100,88 @@ async def test_a_module_without_jitter_is_found(has_jitter: bool, expected: set[
 
 
 BODY = "m"
-FIRST = Worked(at_s=1.0, client=1, socket=1, delivery="a", attempts=1, body=BODY)
-SECOND = Worked(at_s=3.0, client=2, socket=2, delivery="b", attempts=2, body=BODY)
-FIN = Answered(at_s=1.5, client=1, socket=1, delivery="a", verb="FIN", took=True)
+FIRST = MessageHandled(at_s=1.0, client=1, socket=1, delivery="a", attempts=1, body=BODY)
+SECOND = MessageHandled(at_s=3.0, client=2, socket=2, delivery="b", attempts=2, body=BODY)
+FIN = AckResolved(at_s=1.5, client=1, socket=1, delivery="a", verb="FIN", took=True)
 LATE_FIN = replace(FIN, at_s=2.5)
-SAID = Said(at_s=1.6, client=1, socket=1, verb="FIN", deliveries=("a",))
-LOST = Lost(at_s=2.0, client=1, socket=1, now_ms=99.0)
+SAID = AckSent(at_s=1.3, client=1, socket=1, verb="FIN", deliveries=("a",))
+OK = AckConfirmed(at_s=1.4, client=1, socket=1, verb="FIN", deliveries=("a",))
+LOST = SocketLost(at_s=2.0, client=1, socket=1, now_ms=99.0)
 TOUCH, REQ = replace(FIN, verb="TOUCH"), replace(FIN, verb="REQ")
-WAITS = Stands(at_s=2.0, client=1, state="waiting", now_ms=100.0, retry_in_ms=500.0)
-IN_TIME = Tried(at_s=2.5, client=1, now_ms=600.0)
+WAITS = StateChanged(at_s=2.0, client=1, state="waiting", now_ms=100.0, retry_in_ms=500.0)
+IN_TIME = ConnectAttempted(at_s=2.5, client=1, now_ms=600.0)
 
 SOUND: dict[str, list[Doing]] = {
-    "finished": [FIRST, FIN, SAID],
-    "finished, and then lost": [FIRST, FIN, SAID, LOST],
-    "lost before it was said": [FIRST, FIN, LOST],
+    "finished": [FIRST, SAID, OK, FIN],
+    "finished, and then lost": [FIRST, SAID, OK, FIN, LOST],
+    "lost before it was sent": [FIRST, LOST, replace(LATE_FIN, took=False)],
+    "lost before it was confirmed": [FIRST, SAID, LOST, replace(LATE_FIN, took=False), SECOND],
     "lost before it was finished": [
         FIRST,
         LOST,
         replace(LATE_FIN, took=False, is_lost=True),
         SECOND,
     ],
-    "given back": [FIRST, REQ, replace(SAID, verb="REQ"), SECOND],
-    "touched": [FIRST, TOUCH, replace(SAID, verb="TOUCH"), LATE_FIN, replace(SAID, at_s=2.6)],
-    "finished twice": [FIRST, FIN, SAID, replace(LATE_FIN, took=False)],
+    "refused": [FIRST, SAID, replace(OK, deliveries=()), replace(FIN, took=False)],
+    "given back": [FIRST, replace(SAID, verb="REQ"), replace(OK, verb="REQ"), REQ, SECOND],
+    "touched": [
+        FIRST,
+        replace(SAID, verb="TOUCH"),
+        replace(OK, verb="TOUCH"),
+        TOUCH,
+        replace(SAID, at_s=2.2),
+        replace(OK, at_s=2.3),
+        LATE_FIN,
+    ],
+    "finished twice": [FIRST, SAID, OK, FIN, replace(LATE_FIN, took=False)],
     "finished by somebody else": [FIRST, LOST, SECOND],
     "back in time": [FIRST, LOST, WAITS, IN_TIME],
     "back in time, and told late": [FIRST, LOST, WAITS, replace(IN_TIME, now_ms=599.0)],
     "an error that is planned": [
         FIRST,
-        Erred(at_s=1.5, client=1, code="Planned", message="this work fails"),
+        ErrorReported(at_s=1.5, client=1, code="Planned", message="this work fails"),
     ],
 }
 
-PLANTED: dict[str, tuple[Wrong, list[Doing]]] = {
-    "nobody": (Wrong.NEVER_WORKED, []),
-    "somebody, on something else": (Wrong.NEVER_WORKED, [replace(FIRST, body="n")]),
-    "twice": (Wrong.WORKED_TWICE, [FIRST, FIN, SAID, SECOND]),
+PLANTED: dict[str, tuple[ViolationKind, list[Doing]]] = {
+    "nobody": (ViolationKind.NEVER_WORKED, []),
+    "somebody, on something else": (ViolationKind.NEVER_WORKED, [replace(FIRST, body="n")]),
+    "twice": (ViolationKind.WORKED_TWICE, [FIRST, SAID, OK, FIN, SECOND]),
     "twice, and somebody else was cut": (
-        Wrong.WORKED_TWICE,
+        ViolationKind.WORKED_TWICE,
         [FIRST, replace(LOST, socket=3), SECOND],
     ),
-    "twice, of one delivery": (Wrong.WORKED_TWICE, [FIRST, LOST, replace(SECOND, attempts=1)]),
-    "true, and silence": (Wrong.UNSAID, [FIRST, FIN]),
-    "true, and silence, and an end": (Wrong.UNSAID, [FIRST, FIN, replace(LOST, at_s=9.0)]),
-    "true, and another word": (Wrong.UNSAID, [FIRST, FIN, replace(SAID, verb="REQ")]),
-    "false, and said": (Wrong.SAID_UNTAKEN, [FIRST, replace(FIN, took=False), SAID]),
-    "false": (Wrong.REFUSED, [FIRST, replace(FIN, took=False)]),
-    "false behind a touch": (
-        Wrong.REFUSED,
-        [FIRST, TOUCH, replace(SAID, verb="TOUCH"), replace(LATE_FIN, took=False)],
+    "twice, of one delivery": (
+        ViolationKind.WORKED_TWICE,
+        [FIRST, LOST, replace(SECOND, attempts=1)],
     ),
-    "true, and lost": (Wrong.TAKEN_LOST, [FIRST, LOST, LATE_FIN]),
-    "too early": (Wrong.TOO_EARLY, [FIRST, LOST, WAITS, replace(IN_TIME, now_ms=590.0)]),
+    "true, and silence": (ViolationKind.UNCONFIRMED, [FIRST, FIN]),
+    "true, and sent only": (ViolationKind.UNCONFIRMED, [FIRST, SAID, FIN]),
+    "true, and confirmed later": (ViolationKind.UNCONFIRMED, [FIRST, SAID, FIN, OK]),
+    "true, and something else confirmed": (
+        ViolationKind.UNCONFIRMED,
+        [FIRST, SAID, replace(OK, verb="TOUCH"), FIN],
+    ),
+    "true, and lost": (ViolationKind.UNCONFIRMED, [FIRST, SAID, LOST, LATE_FIN]),
+    "false, and confirmed": (
+        ViolationKind.CONFIRMED_UNTAKEN,
+        [FIRST, SAID, OK, replace(FIN, took=False)],
+    ),
+    "false": (ViolationKind.REFUSED, [FIRST, replace(FIN, took=False)]),
+    "false behind a touch": (
+        ViolationKind.REFUSED,
+        [
+            FIRST,
+            replace(SAID, verb="TOUCH"),
+            replace(OK, verb="TOUCH"),
+            TOUCH,
+            replace(LATE_FIN, took=False),
+        ],
+    ),
+    "too early": (ViolationKind.TOO_EARLY, [FIRST, LOST, WAITS, replace(IN_TIME, now_ms=590.0)]),
     "a fault of the module": (
-        Wrong.ERROR,
-        [FIRST, Erred(at_s=1.0, client=1, code="TypeError", message="x is not a function")],
+        ViolationKind.ERROR,
+        [FIRST, ErrorReported(at_s=1.0, client=1, code="TypeError", message="x is not a function")],
     ),
 }
 
@@ -158,18 +189,18 @@ PLANTED: dict[str, tuple[Wrong, list[Doing]]] = {
 @pytest.mark.parametrize("doings", SOUND.values(), ids=SOUND.keys())
 def test_a_sound_crowd_is_found_to_be_sound(doings: list[Doing]) -> None:
     """What may happen is no fault."""
-    assert [] == [str(each) for each in faults(doings, owed={BODY})]
+    assert [] == [str(each) for each in crowd_violations(doings, owed={BODY})]
 
 
 @pytest.mark.parametrize("planted,doings", PLANTED.values(), ids=PLANTED.keys())
-def test_a_planted_fault_is_found(planted: Wrong, doings: list[Doing]) -> None:
+def test_a_planted_fault_is_found(planted: ViolationKind, doings: list[Doing]) -> None:
     """As what it is, whatever else it may be."""
-    assert planted in {each.kind for each in faults(doings, owed={BODY})}
+    assert planted in {each.kind for each in crowd_violations(doings, owed={BODY})}
 
 
 def test_everything_that_can_be_wrong_with_a_crowd_is_planted() -> None:
     """A kind that nothing is planted for would be found by nobody; of a herd there are tests."""
-    assert {*Wrong} - {Wrong.HERD} == {planted for planted, _ in PLANTED.values()}
+    assert {*ViolationKind} - {ViolationKind.HERD} == {planted for planted, _ in PLANTED.values()}
 
 
 # The bound of a herd, beside the rule
@@ -182,7 +213,7 @@ def choices(chance: Random, away_s: float, *, jitter: bool) -> list[Doing]:
         at_s, bound_ms = 0.0, 500.0
         while at_s <= away_s:
             retry_in_ms = bound_ms * (chance.random() if jitter else 1.0)
-            told = Stands(at_s=at_s, client=client, state="waiting", retry_in_ms=retry_in_ms)
+            told = StateChanged(at_s=at_s, client=client, state="waiting", retry_in_ms=retry_in_ms)
             doings.append(told)
             at_s += retry_in_ms / 1_000
             bound_ms = min(30_000.0, 2 * bound_ms)
@@ -201,16 +232,20 @@ def test_full_jitter_makes_no_herd(away_s: float) -> None:
 def test_backoff_without_jitter_makes_a_herd(away_s: float) -> None:
     """Who waits longer after each failure, and all equally long, comes back together."""
     doings = choices(Random(0), away_s, jitter=False)
-    assert {Wrong.HERD} == {each.kind for each in herd(doings, 0.0, away_s, clients=CLIENTS)}
+    assert {ViolationKind.HERD} == {
+        each.kind for each in herd(doings, 0.0, away_s, clients=CLIENTS)
+    }
 
 
-@pytest.mark.parametrize("extra,expected", [(0, set()), (1, {Wrong.HERD})])
-def test_a_herd_is_more_than_its_share_within_a_slice(extra: int, expected: set[Wrong]) -> None:
+@pytest.mark.parametrize("extra,expected", [(0, set()), (1, {ViolationKind.HERD})])
+def test_a_herd_is_more_than_its_share_within_a_slice(
+    extra: int, expected: set[ViolationKind]
+) -> None:
     """Clients are counted, not tries, and only those of one slice."""
     together = int(LARGEST_SHARE * CLIENTS) + extra
     step_ms = SLICE_MS / CLIENTS
     doings: list[Doing] = [
-        Stands(at_s=0.0, client=client, state="waiting", retry_in_ms=delay_ms)
+        StateChanged(at_s=0.0, client=client, state="waiting", retry_in_ms=delay_ms)
         for client in range(CLIENTS)
         for delay_ms in (
             [client * step_ms] * 3 if client < together else [1_000 + client * SLICE_MS]

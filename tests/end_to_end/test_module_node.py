@@ -1,4 +1,4 @@
-"""nsq.js in Node, with the library ws: what nsq.d.ts promises, in front of both brokers."""
+"""nsq.js in Node with the library ws: what nsq.d.ts promises, in front of both brokers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
+from tests.support.killable_broker import KillableBroker
 from tests.support.module_client import ModuleClient, module_client
-from tests.support.mortal_broker import MortalBroker
 from tests.support.socket_clients import node_has_websocket
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.node]
@@ -76,7 +76,7 @@ async def test_any_bytes_are_a_body(client: ModuleClient, topic: str) -> None:
     assert [["\0\ufffd", 2, False], ['{"price":7}', 11, {"price": 7}]] == seen
 
 
-async def test_what_is_finished_is_gone(
+async def test_a_finished_message_is_not_redelivered(
     client: ModuleClient, gateway: RunningGateway, topic: str
 ) -> None:
     """The broker's own account says so."""
@@ -96,7 +96,7 @@ async def test_what_is_finished_is_gone(
     assert NOTHING_LEFT == await gateway.counts_become(topic, "c", NOTHING_LEFT)
 
 
-async def test_what_is_requeued_comes_again(
+async def test_a_requeued_message_is_redelivered(
     client: ModuleClient, gateway: RunningGateway, topic: str
 ) -> None:
     """After its delay, under another id, tried once more."""
@@ -124,7 +124,7 @@ async def test_what_is_requeued_comes_again(
 async def test_an_answer_that_comes_too_late_is_an_error(
     client: ModuleClient, gateway: RunningGateway, warm_topic: str
 ) -> None:
-    """`finish` could not know; the event names the command and the delivery."""
+    """`finish` is false; the event names the command and the delivery."""
     await gateway.publish(warm_topic, b"x")
     seen = await client.run(
         """
@@ -133,18 +133,18 @@ async def test_an_answer_that_comes_too_late_is_an_error(
         const { value: late } = await iterator.next();
         const { value: again } = await iterator.next();
         const refused = new Promise((resolve) => s.addEventListener("error", resolve));
-        const said = late.finish();
+        const isFinished = late.finish();
         again.finish();
         await refused;
         await s.close();
         const errors = s.errors.map(({ cmd, code, ids }) => [cmd, code, ids]);
-        return [said, again.attempts, errors, late.id];
+        return [await isFinished, again.attempts, errors, late.id];
         """,
         warm_topic,
     )
-    said, attempts, errors, late_id = seen
+    is_finished, attempts, errors, late_id = seen
 
-    assert (True, 2, [["FIN", "E_FIN_FAILED", [late_id]]]) == (said, attempts, errors)
+    assert (False, 2, [["FIN", "E_FIN_FAILED", [late_id]]]) == (is_finished, attempts, errors)
 
 
 async def test_touch_puts_the_timeout_off(
@@ -161,7 +161,7 @@ async def test_touch_puts_the_timeout_off(
         const timer = setInterval(() => touched.touch(), 250);
         const { value: again } = await iterator.next();
         clearInterval(timer);
-        const answers = [touched.finish(), again.finish()];
+        const answers = await Promise.all([touched.finish(), again.finish()]);
         await s.close();
         return [again.body, answers, s.errors];
         """,
@@ -257,7 +257,7 @@ async def test_iterators_share_the_messages(
 
 
 @pytest.mark.parametrize("leave", ["break", "return", "throw 7"])
-async def test_who_leaves_a_loop_gives_back(
+async def test_leaving_a_loop_requeues_messages(
     client: ModuleClient, gateway: RunningGateway, topic: str, leave: str
 ) -> None:
     """The message in hand and those that waited, at once; the subscription has ended by then."""
@@ -274,7 +274,7 @@ async def test_who_leaves_a_loop_gives_back(
     async with gateway.subscribe(topic, "c") as other:
         rest = await other.messages(4)
 
-    closed = {"code": 1000, "reason": "the client said CLS"}
+    closed = {"code": 1000, "reason": "the client sent CLS"}
     assert [7 if "throw" in leave else None, "closed", closed] == seen
     assert list("abcd") == sorted(each["body"] for each in rest)
 
@@ -318,8 +318,8 @@ async def test_a_viewer_answers_nothing(
     """
     look = """
     for await (const message of s) {
-      const answers = [message.isAnswered, message.finish(), message.requeue(), message.touch()];
-      return [message.body, answers, s.dropped, s.errors];
+      const answers = await Promise.all([message.finish(), message.requeue(), message.touch()]);
+      return [message.body, [message.isAnswered, ...answers], s.dropped, s.errors];
     }
     """
     for more in ({}, {"channel": "c", "ack": "auto"}):
@@ -383,7 +383,9 @@ async def test_publishes_are_answered_by_the_broker(client: ModuleClient, topic:
 # Ends
 
 
-async def test_a_refusal_is_told_with_its_status(client: ModuleClient, topic: str) -> None:
+async def test_a_refused_upgrade_is_an_error_with_its_status(
+    client: ModuleClient, topic: str
+) -> None:
     """Before the upgrade too: `ready` and `closed` are rejected, and there is no coming back."""
     seen = await client.run(
         """
@@ -400,7 +402,7 @@ async def test_a_refusal_is_told_with_its_status(client: ModuleClient, topic: st
     assert [word, 400, False, word, word, "closed"] == seen
 
 
-async def test_a_wrong_path_is_told(
+async def test_a_wrong_path_is_an_error(
     client: ModuleClient, gateway: RunningGateway, topic: str
 ) -> None:
     """A prefix that the gateway does not have is 404."""
@@ -413,7 +415,7 @@ async def test_a_wrong_path_is_told(
     assert 404 == seen
 
 
-async def test_what_the_module_can_see_is_a_type_error(client: ModuleClient) -> None:
+async def test_invalid_arguments_are_a_type_error(client: ModuleClient) -> None:
     """It is thrown at once, and says what to do."""
     seen = await client.run(
         """
@@ -437,22 +439,22 @@ async def test_what_the_module_can_see_is_a_type_error(client: ModuleClient) -> 
     )
     unknown, no_class, own, no_scheme, no_slashes = seen
 
-    assert unknown.startswith("TypeError: no option chanel; there are topic, channel, maxInFlight,")
+    assert unknown.startswith("TypeError: unknown option chanel; options: topic, channel, maxInF")
     assert own.startswith("TypeError: url is file:///")
-    assert own.endswith('name the gateway, as in url: "http://127.0.0.1:8080"')
+    assert own.endswith('set the gateway, as in url: "http://127.0.0.1:8080"')
     assert "Invalid URL" in no_scheme
-    assert no_slashes.startswith("TypeError: url is localhost:8080: name the gateway")
-    assert no_class.startswith("TypeError: no WebSocket here: give the class")
+    assert no_slashes.startswith("TypeError: url is localhost:8080: set the gateway")
+    assert no_class.startswith("TypeError: no WebSocket: pass the class")
 
 
-async def test_nodes_own_websocket_will_do(gateway: RunningGateway, topic: str) -> None:
+async def test_the_websocket_of_node_works(gateway: RunningGateway, topic: str) -> None:
     """Node has one since 22, and before it behind a flag: no package is needed then."""
     if not node_has_websocket():
         pytest.skip("this Node has no WebSocket of its own")
     script = """
     const s = nsq.subscribe({ url: given[0], topic: given[1], channel: "c" });
     await s.publish(given[1], "x");
-    for await (const message of s) return [message.body, message.finish()];
+    for await (const message of s) return [message.body, await message.finish()];
     """
     async with module_client(gateway.url, "--experimental-websocket") as client:
         seen = await client.run(script, gateway.url, topic)
@@ -476,7 +478,7 @@ async def test_node_ends_by_itself(gateway: RunningGateway, topic: str) -> None:
         assert 0 == await client.leave()
 
 
-async def test_a_drain_is_survived(kind: str, shared_broker: MortalBroker, topic: str) -> None:
+async def test_a_drain_is_survived(kind: str, shared_broker: KillableBroker, topic: str) -> None:
     """The module waits as it was told, and goes on where the next gateway is."""
     brokers = [shared_broker.tcp_address], [shared_broker.http_address]
     async with (

@@ -1,10 +1,10 @@
-"""nsq.js in Node against a gateway that says what it is told: when it comes back, and when not."""
+"""nsq.js in Node against a scripted gateway: when it reconnects, and when not."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.module_client import BEGIN, STANDS, begin, module_client
+from tests.support.module_client import BEGIN, STANDS, module_client, subscribe_client
 from tests.support.scripted_sockets import (
     HttpAnswer,
     error,
@@ -25,12 +25,12 @@ _WITH_FUNCTION = 'given[0] = { secret: () => "s3cret" };'
 # Close codes
 
 
-async def test_after_a_fault_the_module_comes_back() -> None:
+async def test_the_module_reconnects_after_a_fault() -> None:
     """`waiting` tells the code, then there is another socket; so does a connection that breaks."""
     seen = []
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         await client.run("clock.stop()")
-        peer = await begin(client, sockets)
+        peer = await subscribe_client(client, sockets)
         for code in RETRIED:
             await peer.close(code)
             seen.append((await client.run(STANDS, "waiting"))["code"])
@@ -45,12 +45,12 @@ async def test_after_a_fault_the_module_comes_back() -> None:
     assert [*RETRIED, 1006] == seen
 
 
-async def test_what_will_not_mend_itself_ends_the_subscription() -> None:
+async def test_a_permanent_error_ends_the_subscription() -> None:
     """`closed` is rejected with the word and the code, and an error tells it."""
     seen = {}
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         for code in FINAL:
-            peer = await begin(client, sockets)
+            peer = await subscribe_client(client, sockets)
             await peer.say(error("SUB", "E_WORD"))
             await peer.close(code, "why")
             script = (
@@ -66,10 +66,10 @@ async def test_what_will_not_mend_itself_ends_the_subscription() -> None:
     } == seen
 
 
-async def test_an_end_without_a_word_is_closed() -> None:
+async def test_a_permanent_close_without_an_error_frame_ends_the_subscription() -> None:
     """Where no error came before, the reason of the close tells."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
-        peer = await begin(client, sockets)
+        peer = await subscribe_client(client, sockets)
         await peer.close(1009, "too large")
         seen = await client.run(
             "const { code, message } = await s.closed.catch(shown); return [code, message]"
@@ -81,7 +81,7 @@ async def test_an_end_without_a_word_is_closed() -> None:
 async def test_a_secret_that_is_refused_later_ends_it() -> None:
     """4003 wants another secret, and text has no other."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
-        peer = await begin(client, sockets, secret="s3cret")
+        peer = await subscribe_client(client, sockets, secret="s3cret")
         await peer.say(error("AUTH", "E_AUTH_FAILED"))
         await peer.close(4003)
         seen = await client.run("return (await s.closed.catch(shown)).code")
@@ -120,14 +120,14 @@ async def test_a_secret_that_is_refused_at_once_ends_it() -> None:
 async def test_no_secret_is_no_auth(secret: str | None) -> None:
     """What is empty is not said."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
-        peer = await begin(client, sockets, secret=secret)
+        peer = await subscribe_client(client, sockets, secret=secret)
         await client.run("s.publish('t', 'x')")
         first = await peer.heard()
 
     assert ["PUB"] == [each["cmd"] for each in first]
 
 
-async def test_a_secret_that_is_not_to_be_had_is_asked_for_again() -> None:
+async def test_a_failing_secret_function_is_called_again() -> None:
     """An `error` event tells what the function threw, and nothing connects meanwhile."""
     script = """
     let n = 0;
@@ -205,7 +205,7 @@ async def test_the_time_that_a_drain_names_is_waited_for() -> None:
 @pytest.mark.parametrize(
     "told, least_ms", [(-5_000, 0), ("soon", 0), (1e300, 3_600_000), (3e9, 3_600_000)]
 )
-async def test_a_time_that_no_gateway_names_does_no_harm(told: object, least_ms: int) -> None:
+async def test_an_invalid_reconnect_delay_is_clamped(told: object, least_ms: int) -> None:
     """Below nothing it is nothing, and above an hour an hour: the backoff stays."""
     close_wait = {"state": "CLOSE_WAIT", "reason": "drain", "reconnect_after_ms": told}
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
@@ -266,7 +266,7 @@ async def test_a_refusal_that_may_pass_is_waited_out() -> None:
     ],
     ids=["html", "other-json", "nothing-wrong"],
 )
-async def test_who_is_no_gateway_does_not_end_it(answer: HttpAnswer) -> None:
+async def test_an_error_from_a_proxy_does_not_end_the_subscription(answer: HttpAnswer) -> None:
     """What a proxy says is told and tried again; so is a socket that fails for no reason."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         sockets.refusal = answer
@@ -291,5 +291,5 @@ async def test_a_gateway_that_is_away_is_tried_again() -> None:
         await client.run(STANDS, "waiting")
         errors = await client.run("return s.errors")
 
-    assert waiting["reason"].startswith("ws://127.0.0.1:9 cannot be reached")
+    assert waiting["reason"].startswith("ws://127.0.0.1:9 is unreachable")
     assert ["NO_CONNECTION"] * 2 == [each["code"] for each in errors]

@@ -1,4 +1,4 @@
-"""gnsq's and ansq's HTTP clients work with the gateway as if it were nsqd's port 4151."""
+"""The HTTP clients of gnsq and ansq work with the gateway as with nsqd's port 4151."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.gateway import gateway_with_nsqd
 from tests.support.nsqd import real_nsqd
 
 _ROOT = Path(__file__).parents[2]
-_PROGRAM_TIMEOUT_S = 30.0
+_PROGRAM_TIMEOUT_S = 120.0
 
 
 async def outcomes(program: str, address: str) -> list[list[str]]:

@@ -1,5 +1,5 @@
 """
-A rolling update under load, as a cluster does it: gateways on one nsqd, replaced one by one.
+A rolling update under load: gateways on one nsqd, replaced one by one.
 
 The kubelet and the balancer are the test's own, with endpoints that go a while after the deletion.
 """
@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from tests.support.fake_kubelet import Kubelet, PodEnd, PodOptions, cluster
-from tests.support.gateway import Counts, become
+from tests.support.fake_kubelet import Kubelet, PodEnd, PodOptions, fake_cluster
+from tests.support.gateway import Counts, poll_until
 from tests.support.manual_clock import turn
 from tests.support.nsqd import real_nsqd
 from tests.support.steady_load import Consumer, Publisher
@@ -38,13 +38,13 @@ class Update:
 
     @property
     def failures(self) -> list[str]:
-        """Whatever did not go well for a client."""
+        """Return everything that went wrong for a client."""
         clients: list[Publisher | Consumer] = [*self.publishers, *self.consumers]
         return [failure for client in clients for failure in client.failures]
 
     @property
     def lost(self) -> set[str]:
-        """What was answered OK and has reached nobody."""
+        """Return messages that were answered OK and reached no consumer."""
         published = set().union(*(each.published for each in self.publishers))
         return published.difference(*(each.received for each in self.consumers))
 
@@ -76,7 +76,7 @@ class Update:
             await turn()
             return sum(consumer.is_connected for consumer in self.consumers)
 
-        assert len(self.consumers) == await become(connected, len(self.consumers))
+        assert len(self.consumers) == await poll_until(connected, len(self.consumers))
 
 
 async def rolled(topic: str, *, pods: int, consumers: int) -> Update:
@@ -84,7 +84,7 @@ async def rolled(topic: str, *, pods: int, consumers: int) -> Update:
     chance = Random(topic)
     async with (
         real_nsqd() as nsqd,
-        cluster(_END, (nsqd.tcp_address, nsqd.http_address), chance) as kubelet,
+        fake_cluster(_END, (nsqd.tcp_address, nsqd.http_address), chance) as kubelet,
     ):
         url = f"http://{kubelet.balancer.address}"
         update = Update(
@@ -95,7 +95,7 @@ async def rolled(topic: str, *, pods: int, consumers: int) -> Update:
     return update
 
 
-async def test_a_rolling_update_under_load_loses_nothing_and_refuses_nobody(topic: str) -> None:
+async def test_a_rolling_update_under_load_loses_and_refuses_nothing(topic: str) -> None:
     """Each publish is answered 200 and finished once; each socket goes with 1012 and comes back."""
     update = await rolled(topic, pods=3, consumers=12)
 
@@ -108,7 +108,7 @@ async def test_a_rolling_update_under_load_loses_nothing_and_refuses_nobody(topi
     assert any(publisher.closes for publisher in update.publishers)
 
 
-async def test_publishers_are_told_to_go_elsewhere_before_their_gateway_goes(topic: str) -> None:
+async def test_publishers_get_connection_close_before_the_gateway_exits(topic: str) -> None:
     """Also where no socket keeps it: none of them meets a connection that is just being closed."""
     update = await rolled(topic, pods=2, consumers=0)
 

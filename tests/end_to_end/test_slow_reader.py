@@ -1,4 +1,4 @@
-"""A client that does not read costs a bounded amount of memory, and nobody else's time."""
+"""A client that does not read costs bounded memory and delays no other client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.raw_socket import raw_websocket
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,7 +23,7 @@ SLOW_CONSUMER_S = 1
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def tight_gateway(shared_broker: MortalBroker) -> AsyncIterator[RunningGateway]:
+async def tight_gateway(shared_broker: KillableBroker) -> AsyncIterator[RunningGateway]:
     """Return a gateway with a small buffer for each socket, whose memory is not the broker's."""
     async with gateway_with_nsqd(
         [shared_broker.tcp_address],
@@ -45,7 +45,9 @@ def resident_bytes(gateway: RunningGateway) -> int:
     return int(found[1]) * 1024
 
 
-async def test_a_reader_that_stops_delays_nobody(gateway: RunningGateway, topic: str) -> None:
+async def test_a_reader_that_stops_delays_no_other_socket(
+    gateway: RunningGateway, topic: str
+) -> None:
     """While one socket takes nothing, another one on the same topic gets everything at once."""
     url = gateway.sub_url(topic, "slow", max_in_flight=50)
     async with (
@@ -74,7 +76,7 @@ async def test_a_reader_that_stops_is_closed_with_4001(
         assert 4001 == await slow.close_code()
 
 
-async def test_what_a_slow_reader_left_goes_to_the_next(
+async def test_messages_of_a_slow_reader_go_to_the_next_consumer(
     tight_gateway: RunningGateway, topic: str
 ) -> None:
     """Everything that it had not finished is handed back when it is closed."""
@@ -92,7 +94,7 @@ async def test_what_a_slow_reader_left_goes_to_the_next(
 
 
 @READS_PROC
-async def test_a_reader_that_stops_costs_bounded_memory(
+async def test_a_reader_that_stops_uses_bounded_memory(
     tight_gateway: RunningGateway, topic: str
 ) -> None:
     """Of 60 MB that wait for a socket the gateway holds its buffer, and what is on the way."""
@@ -125,8 +127,10 @@ async def test_a_flood_of_commands_that_is_not_read_back_is_bounded(
     assert grown_bytes < 8 * SOCKET_BUFFER_BYTES
 
 
-async def test_a_silent_socket_is_closed_with_4000(shared_broker: MortalBroker, topic: str) -> None:
-    """A client in the middle of a frame, which answers no ping, is told so and hands back."""
+async def test_a_silent_socket_is_closed_with_4000(
+    shared_broker: KillableBroker, topic: str
+) -> None:
+    """A client in the middle of a frame that answers no ping; its messages are requeued."""
     addresses = [shared_broker.tcp_address], [shared_broker.http_address]
     flags = ("--ping-interval-s=0.3", "--ping-timeout-s=0.3")
     async with (

@@ -1,5 +1,5 @@
 """
-Hours of mixed load leave nothing behind: no memory, no descriptor, no task.
+Hours of mixed load leak no memory, no descriptor, and no task.
 
 In short here; as long as wanted with ``NSQ_GATEWAY_SOAK_S=1800``, which `make soak` sets.
 """
@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
-from tests.support.mortal_broker import mortal_broker
-from tests.support.soak import Held, growth_kib, held, work
+from tests.support.killable_broker import killable_broker
+from tests.support.soak import HeldResources, growth_kib, held_resources, run_round
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,13 +31,13 @@ BRIEF_TREND_KIB = 4_096.0
 
 @asynccontextmanager
 async def fresh_gateway(kind: str) -> AsyncIterator[RunningGateway]:
-    """Run a gateway that nobody else uses, with its embedded broker or in front of nsqd."""
+    """Run a gateway of the test's own, with its embedded broker or in front of nsqd."""
     if kind == "embedded":
         async with gateway_alone(QUIET) as gateway:
             yield gateway
         return
     async with (
-        mortal_broker(kind) as nsqd,
+        killable_broker(kind) as nsqd,
         gateway_with_nsqd([nsqd.tcp_address], [nsqd.http_address], QUIET) as gateway,
     ):
         yield gateway
@@ -48,13 +48,13 @@ async def test_mixed_load_leaves_nothing_behind(kind: str, topic: str) -> None:
     chance = random.Random(topic)
     async with fresh_gateway(kind) as gateway:
         for _ in range(WARM_UP_ROUNDS):
-            await work(gateway, topic, chance)
-        at_rest = await held(gateway)
-        rounds: list[Held] = []
+            await run_round(gateway, topic, chance)
+        at_rest = await held_resources(gateway)
+        rounds: list[HeldResources] = []
         until = time.monotonic() + SOAK_S
         while len(rounds) < LEAST_ROUNDS or time.monotonic() < until:
-            await work(gateway, topic, chance)
-            rounds.append(await held(gateway, at_rest))
+            await run_round(gateway, topic, chance)
+            rounds.append(await held_resources(gateway, at_rest))
             assert rounds[-1].is_within(at_rest), f"round {len(rounds)}: {rounds[-1]}, {at_rest}"
 
     trend = growth_kib(rounds[len(rounds) // 2 :])

@@ -1,4 +1,4 @@
-"""Four WebSocket libraries, none of them ours, as clients: Go's, two of Node's, and Python's."""
+"""Four WebSocket libraries of others as clients: Go's, two of Node's, and Python's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.support.auth_server import Grant, auth_server
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.nsqd import real_nsqd
 from tests.support.socket_clients import (
     BUILTIN,
@@ -20,7 +20,7 @@ from tests.support.socket_clients import (
     WS,
     Library,
     SocketClient,
-    Wish,
+    SocketRequest,
     node_has_websocket,
     socket_client,
 )
@@ -57,13 +57,13 @@ async def client(
     gateway: RunningGateway, library: Library, topic: str
 ) -> AsyncIterator[SocketClient]:
     """Return a client that has been subscribed to *topic*, channel "c"."""
-    async with socket_client(library, Wish(url=gateway.sub_url(topic, "c"))) as client:
+    async with socket_client(library, SocketRequest(url=gateway.sub_url(topic, "c"))) as client:
         await subscribed(client)
         yield client
 
 
 async def subscribed(client: SocketClient) -> str:
-    """Return the subprotocol, once the gateway has said that the client is subscribed."""
+    """Return the subprotocol, once the client has received SUB."""
     opened = await client.opened()
     assert "open" == opened["event"], opened
     answer = await client.receive()
@@ -80,11 +80,11 @@ def ok(cmd: str, ref: object) -> Json:
 
 
 @pytest.mark.parametrize("asked_for", [(), (SUBPROTOCOL,), ("something.else", SUBPROTOCOL)])
-async def test_the_subprotocol_is_told(
+async def test_the_subprotocol_is_negotiated(
     gateway: RunningGateway, library: Library, topic: str, asked_for: tuple[str, ...]
 ) -> None:
-    """A library that asked for one gets it; one that did not ask takes what it is told, or none."""
-    wish = Wish(url=gateway.sub_url(topic, "c"), subprotocols=asked_for)
+    """A library that requested one gets it; others accept the server's choice, or get none."""
+    wish = SocketRequest(url=gateway.sub_url(topic, "c"), subprotocols=asked_for)
     async with socket_client(library, wish) as client:
         told = await subscribed(client)
 
@@ -107,7 +107,7 @@ async def test_a_message_is_received_and_finished(
 async def test_one_fin_finishes_many(
     gateway: RunningGateway, client: SocketClient, topic: str
 ) -> None:
-    """FIN with ids, without a ref: nothing is said, and nothing is left."""
+    """FIN with ids and without a ref gets no response, and no message is left."""
     await gateway.post("/mpub", b"1\n2\n3", topic=topic)
     ids = [(await client.message())["id"] for _ in range(3)]
     await client.send({"cmd": "FIN", "ids": ids}, {"cmd": "NOP", "ref": 1})
@@ -206,7 +206,7 @@ async def test_a_message_in_fragments_is_one(
     gateway: RunningGateway, library: Library, topic: str, fragment_bytes: int
 ) -> None:
     """A command that is cut anywhere, in the middle of a character too, is taken as it was."""
-    wish = Wish(url=gateway.sub_url(topic, "c"), fragment_bytes=fragment_bytes)
+    wish = SocketRequest(url=gateway.sub_url(topic, "c"), fragment_bytes=fragment_bytes)
     async with socket_client(library, wish) as client:
         await subscribed(client)
         answer = await client.ask({"cmd": "NOP", "ref": OTHER_ALPHABETS})
@@ -222,7 +222,7 @@ async def test_a_ping_is_answered(client: SocketClient) -> None:
 
 @pytest.mark.node
 async def test_a_client_that_answers_pings_stays(
-    shared_broker: MortalBroker, library: Library, topic: str
+    shared_broker: KillableBroker, library: Library, topic: str
 ) -> None:
     """Every library does so by itself: several intervals later the socket is there."""
     flags = (f"--ping-interval-s={PING_INTERVAL_S}", f"--ping-timeout-s={PING_INTERVAL_S}")
@@ -231,8 +231,8 @@ async def test_a_client_that_answers_pings_stays(
             [shared_broker.tcp_address], [shared_broker.http_address], *flags
         ) as gateway,
         # It sees pings, and waits for three; the others are there for as long.
-        socket_client(WS, Wish(url=gateway.sub_url(topic))) as clock,
-        socket_client(library, Wish(url=gateway.sub_url(topic, "c"))) as client,
+        socket_client(WS, SocketRequest(url=gateway.sub_url(topic))) as clock,
+        socket_client(library, SocketRequest(url=gateway.sub_url(topic, "c"))) as client,
     ):
         await subscribed(clock)
         await subscribed(client)
@@ -248,7 +248,7 @@ async def test_a_client_that_answers_pings_stays(
 
 
 async def test_a_client_that_closes_sees_its_code(client: SocketClient) -> None:
-    """The gateway answers with the code that it was told."""
+    """The gateway echoes the close code."""
     assert 1000 == (await client.close())[0]
 
 
@@ -282,7 +282,7 @@ async def test_nonsense_ends_in_4508(client: SocketClient) -> None:
 
 
 async def test_a_frame_over_the_bound_ends_in_1009(
-    shared_broker: MortalBroker, library: Library, topic: str
+    shared_broker: KillableBroker, library: Library, topic: str
 ) -> None:
     """Whole or in fragments."""
     flag = f"--max-frame-bytes={FRAME_LIMIT_BYTES}"
@@ -290,7 +290,7 @@ async def test_a_frame_over_the_bound_ends_in_1009(
         [shared_broker.tcp_address], [shared_broker.http_address], flag
     ) as gateway:
         for fragment_bytes in (0, 1_000):
-            wish = Wish(url=gateway.sub_url(topic, "c"), fragment_bytes=fragment_bytes)
+            wish = SocketRequest(url=gateway.sub_url(topic, "c"), fragment_bytes=fragment_bytes)
             async with socket_client(library, wish) as client:
                 await subscribed(client)
                 await client.send_text("x" * (FRAME_LIMIT_BYTES + 1))
@@ -298,13 +298,13 @@ async def test_a_frame_over_the_bound_ends_in_1009(
                 assert 1009 == (await client.closed())[0]
 
 
-async def test_a_client_that_vanishes_hands_back(
+async def test_messages_of_a_vanished_client_are_requeued(
     gateway: RunningGateway, client: SocketClient, library: Library, topic: str
 ) -> None:
-    """What it held goes to the next one of the channel at once."""
+    """Its messages go to the next consumer of the channel at once."""
     await gateway.publish(topic, b"held")
     held = await client.message()
-    async with socket_client(library, Wish(url=gateway.sub_url(topic, "c"))) as heir:
+    async with socket_client(library, SocketRequest(url=gateway.sub_url(topic, "c"))) as heir:
         await subscribed(heir)
         await client.abort()
         inherited = await heir.message()
@@ -317,7 +317,7 @@ async def test_an_upgrade_that_is_refused_is_seen(
     gateway: RunningGateway, library: Library, topic: str
 ) -> None:
     """With status and problem body where the library shows them, else as a socket that fails."""
-    wish = Wish(url=gateway.sub_url(topic, "c", max_in_flight=0))
+    wish = SocketRequest(url=gateway.sub_url(topic, "c", max_in_flight=0))
     async with socket_client(library, wish) as client:
         answer = await client.opened()
 
@@ -354,7 +354,7 @@ async def test_a_secret_may_come_in_a_header(
 ) -> None:
     """The subscription is all that is answered."""
     headers = {"Authorization": f"Bearer {SECRET}"}
-    wish = Wish(url=guarded.sub_url(topic, "c"), headers=headers)
+    wish = SocketRequest(url=guarded.sub_url(topic, "c"), headers=headers)
     async with socket_client(library, wish) as client:
         await subscribed(client)
 
@@ -363,8 +363,8 @@ async def test_a_secret_may_come_in_a_header(
 async def test_a_secret_may_come_in_a_subprotocol(
     guarded: RunningGateway, library: Library, topic: str
 ) -> None:
-    """It is not echoed: libraries that are told something else than they asked for fail."""
-    wish = Wish(url=guarded.sub_url(topic, "c"), subprotocols=(SUBPROTOCOL, entry(SECRET)))
+    """It is not echoed: libraries fail if the server selects an entry they did not offer."""
+    wish = SocketRequest(url=guarded.sub_url(topic, "c"), subprotocols=(SUBPROTOCOL, entry(SECRET)))
     async with socket_client(library, wish) as client:
         assert SUBPROTOCOL == await subscribed(client)
 
@@ -374,7 +374,7 @@ async def test_a_secret_may_come_in_the_first_frame(
     guarded: RunningGateway, library: Library, topic: str
 ) -> None:
     """Then both are answered, in this order."""
-    async with socket_client(library, Wish(url=guarded.sub_url(topic, "c"))) as client:
+    async with socket_client(library, SocketRequest(url=guarded.sub_url(topic, "c"))) as client:
         await client.opened()
         told = await client.ask({"cmd": "AUTH", "secret": SECRET, "ref": 12})
         then = await client.receive()
@@ -388,7 +388,7 @@ async def test_a_wrong_secret_ends_in_4503(
     guarded: RunningGateway, library: Library, topic: str
 ) -> None:
     """Behind an error that says so."""
-    async with socket_client(library, Wish(url=guarded.sub_url(topic, "c"))) as client:
+    async with socket_client(library, SocketRequest(url=guarded.sub_url(topic, "c"))) as client:
         await client.opened()
         refused = await client.ask({"cmd": "AUTH", "secret": "wrong", "ref": 13})
         code, _ = await client.closed()

@@ -1,4 +1,4 @@
-"""PUB, DPUB and MPUB over a WebSocket: as POST /pub and /mpub, with the same promise."""
+"""PUB, DPUB and MPUB over a WebSocket behave like POST /pub and /mpub."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from tests.support.channel_life import in_front_of
+from tests.support.channel_admin import gateway_before
 from tests.support.gateway import RunningGateway
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.subscriber_client import Json
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -99,7 +99,7 @@ async def test_a_wrong_publish_is_refused_and_publishes_nothing(
     assert "next" == delivery["body"]
 
 
-async def test_publishing_goes_on_after_cls(gateway: RunningGateway, topic: str) -> None:
+async def test_publishing_works_after_cls(gateway: RunningGateway, topic: str) -> None:
     """Until the close; the answers to what is in flight are taken too."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"held")
@@ -112,11 +112,11 @@ async def test_publishing_goes_on_after_cls(gateway: RunningGateway, topic: str)
 
 
 async def test_a_publish_over_a_socket_that_is_not_answered_is_unknown(
-    broker: MortalBroker, topic: str
+    broker: KillableBroker, topic: str
 ) -> None:
-    """With the broker frozen nobody knows, and it is not to be tried again blindly."""
+    """With the broker suspended the outcome is unknown, and the error is not retryable."""
     async with (
-        in_front_of(broker, "--publish-timeout-ms=500") as gateway,
+        gateway_before(broker, "--publish-timeout-ms=500") as gateway,
         gateway.subscribe(topic, "c") as client,
     ):
         await gateway.publish(f"{topic}-before", b"x")
@@ -127,10 +127,10 @@ async def test_a_publish_over_a_socket_that_is_not_answered_is_unknown(
 
 
 async def test_a_publish_over_a_socket_without_a_broker_may_be_tried_again(
-    broker: MortalBroker, topic: str
+    broker: KillableBroker, topic: str
 ) -> None:
     """Nothing was published, and the socket stays."""
-    async with in_front_of(broker) as gateway, gateway.subscribe(topic, "c") as client:
+    async with gateway_before(broker) as gateway, gateway.subscribe(topic, "c") as client:
         await broker.kill()
         await gateway.program.said("publisher disconnected")
         await client.receive()

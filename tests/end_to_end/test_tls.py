@@ -1,4 +1,4 @@
-"""TLS at the public port of the program itself: pages, publishing, sockets, several workers."""
+"""TLS on the public port of the running program: pages, publishing, sockets, workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def serving(cert: str, key: str, *flags: str) -> AsyncIterator[tuple[Progr
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_messages_go_both_ways_by_tls(workers: int, pem: Certificates) -> None:
-    """What is published over https comes over wss."""
+    """Messages published over https arrive over wss."""
     trust = ssl.create_default_context(cafile=pem.root_ca_file)
     flag = f"--workers={workers}"
     async with (
@@ -64,8 +64,8 @@ async def test_messages_go_both_ways_by_tls(workers: int, pem: Certificates) -> 
     assert {"one", "two", "x" * 1_000_000} == set(bodies)
 
 
-async def test_a_page_that_came_without_tls_is_foreign(pem: Certificates) -> None:
-    """Whoever stands between may have written it; the same page by TLS is our own."""
+async def test_a_page_loaded_without_tls_is_another_origin(pem: Certificates) -> None:
+    """It could have been modified on the way; the same page over TLS is same-origin."""
     trust = ssl.create_default_context(cafile=pem.root_ca_file)
     async with (
         serving(pem.server.cert_file, pem.server.key_file) as (_, url),
@@ -100,7 +100,7 @@ async def test_the_program_reads_a_renewed_certificate(pem: Certificates, tmp_pa
             await http.get("/ping")
         shutil.copy(pem.server.cert_file, cert)
         shutil.copy(pem.server.key_file, key)
-        await program.said("certificate read again")
+        await program.said("certificate reloaded")
 
         assert "OK" == (await http.get("/ping")).text
 
@@ -117,13 +117,13 @@ async def test_a_wrong_certificate_is_wrong_use(pem: Certificates) -> None:
 
 
 @pytest.mark.parametrize("command", [("pub", "t"), ("sub", "t", "c")], ids=["pub", "sub"])
-async def test_a_certificate_that_nobody_knows_is_told_at_once(
+async def test_an_untrusted_certificate_is_reported_at_once(
     command: tuple[str, ...], pem: Certificates
 ) -> None:
-    """Trying again would not make it known; the text says what would."""
+    """A retry would not help; the error says what would."""
     async with serving(pem.server.cert_file, pem.server.key_file) as (_, url):
         status, _, told = await run(*command, given=b"one\n", settings={"url": url})
 
     assert 1 == status
-    assert f"the certificate of {url} is not to be trusted" in told, told
+    assert f"the certificate of {url} is not trusted" in told, told
     assert "SSL_CERT_FILE" in told

@@ -1,4 +1,4 @@
-"""Traces: from the traceparent of a publish to the delivery of its message, as OTLP tells it."""
+"""Traces from a publish's traceparent to the delivery of its message, exported by OTLP."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ async def test_a_trace_goes_from_the_publish_to_the_answer_of_the_consumer() -> 
     assert "nsq-gateway" == receiver.resource["service.name"]
 
 
-async def test_what_a_refused_publish_was_refused_with_is_in_its_span() -> None:
-    """A span of an error has the status, and in a word what it was; not what the caller said."""
+async def test_the_span_of_a_refused_publish_has_the_error() -> None:
+    """The span has the status and the error code, and no text from the caller."""
     async with traced(*FOLLOWS_ONLY) as (gateway, receiver):
         answer = await publish(gateway, "not a topic", b"x", SAMPLED)
         span = await receiver.received(lambda span: span.name == "POST /pub")
@@ -86,7 +86,7 @@ async def test_what_a_refused_publish_was_refused_with_is_in_its_span() -> None:
     )
 
 
-async def test_who_says_that_it_is_not_sampled_is_not_followed() -> None:
+async def test_an_unsampled_traceparent_creates_no_spans() -> None:
     """Nor who says nothing, at a ratio of 0; what comes behind them shows that nothing came."""
     async with traced(*FOLLOWS_ONLY) as (gateway, receiver):
         await publish(gateway, "t", b"1", NOT_SAMPLED)
@@ -136,7 +136,7 @@ async def test_an_upgrade_is_a_span_and_its_lines_in_the_log_name_the_trace() ->
     assert TRACE == json.loads(line[0])["trace_id"]
 
 
-async def test_a_receiver_that_is_not_there_holds_nobody_up() -> None:
+async def test_an_unreachable_otlp_receiver_delays_nothing() -> None:
     """Publishes are answered, and the end does not wait for it longer than 2 s."""
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     flags = ("--tracing", "--tracing-sample-ratio=1")
@@ -146,9 +146,9 @@ async def test_a_receiver_that_is_not_there_holds_nobody_up() -> None:
     assert 200 == answer.status_code
 
 
-def test_without_tracing_what_makes_and_sends_spans_is_not_even_imported() -> None:
+def test_without_tracing_the_sdk_is_not_imported() -> None:
     """It costs nothing where it is not asked for; FastAPI looks for the bare interface itself."""
-    program = "import sys, gateway.service; print('opentelemetry.sdk' in sys.modules)"
+    program = "import sys, gateway.server.service; print('opentelemetry.sdk' in sys.modules)"
 
     run = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True

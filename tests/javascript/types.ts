@@ -9,7 +9,7 @@ import {
   type State,
   Subscription,
   subscribe,
-} from "../../gateway/web/static/nsq.js";
+} from "../../gateway/web/site/static/nsq.js";
 
 // Subscribing
 
@@ -89,9 +89,9 @@ async function iterate(subscription: Subscription): Promise<Closed> {
     const bytes: Uint8Array = message.bytes;
     if (message.attempts > 3 || leftMs < 0) break;
     await fetch(`/price/${order.price}`, { signal: message.signal });
-    const isTouched: boolean = message.touch();
-    const isSent: boolean = isTouched && bytes.length > 0 ? message.finish() : message.requeue(1_000);
-    if (!isSent && !message.isAnswered) message.requeue();
+    const isTouched: boolean = await message.touch();
+    const isTaken: boolean = await (isTouched && bytes.length > 0 ? message.finish() : message.requeue(1_000));
+    if (!isTaken && !message.isAnswered) message.requeue();
     console.log(text, at);
   }
   return subscription.close();
@@ -104,6 +104,8 @@ function misuse(message: Message) {
   message.isAnswered = true;
   // @ts-expect-error - milliseconds, as a number
   message.requeue("1s");
+  // @ts-expect-error - a promise is always true: await it
+  if (message.finish()) console.log(message.id);
   // @ts-expect-error - NSQ's own word is FIN, the module's is finish
   message.ack();
   // @ts-expect-error - more than a number holds

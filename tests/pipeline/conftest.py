@@ -1,4 +1,4 @@
-"""A broker of a test's own, and one Spark for all that need it: its JVM starts with the first."""
+"""Fixtures of the pipeline's tests: a broker for each test, and one Spark shared by all."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.support.mortal_broker import MortalBroker, mortal_broker
-from tests.support.spark_house import SparkHouse
+from tests.support.killable_broker import KillableBroker, killable_broker
+from tests.support.shared_spark import SharedSpark
 from tests.support.spark_kills import channel_of
 from tests.support.spark_program import SparkProgram
 
 
 @pytest.fixture(scope="session")
-def spark_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkHouse]:
-    """Return what keeps a program on Spark for all tests of this process."""
-    with SparkHouse(tmp_path_factory.mktemp("spark")) as house:
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    """Return the holder of the Spark program that all tests of this process share."""
+    with SharedSpark(tmp_path_factory.mktemp("spark")) as house:
         yield house
 
 
 @pytest.fixture
-def spark(spark_house: SparkHouse) -> Iterator[SparkProgram]:
-    """Return a program on Spark that others have used; no query runs in it, now or afterwards."""
-    program = spark_house.program()
+def spark(shared_spark: SharedSpark) -> Iterator[SparkProgram]:
+    """Return the shared program on Spark; no query runs in it before or after the test."""
+    program = shared_spark.program()
     yield program
-    spark_house.tidy()
+    shared_spark.tidy()
 
 
 @pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
-async def broker(request: pytest.FixtureRequest) -> AsyncIterator[MortalBroker]:
-    """Return a broker in a process of its own, of both kinds unless a test names one."""
-    async with mortal_broker(request.param) as running:
+async def broker(request: pytest.FixtureRequest) -> AsyncIterator[KillableBroker]:
+    """Return a broker in its own process; the test runs with both kinds unless it names one."""
+    async with killable_broker(request.param) as running:
         yield running
 
 
 @pytest.fixture
-async def http(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of its HTTP; the channel is there."""
+async def http(broker: KillableBroker) -> AsyncIterator[httpx.AsyncClient]:
+    """Return an HTTP client of the broker, on which the channel exists."""
     async with channel_of(broker) as client:
         yield client

@@ -1,4 +1,4 @@
-"""Streams on a cluster whose executors are JVMs of their own, and two applications at once."""
+"""Streams on a cluster with executors in separate JVMs, and two applications at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.mortal_broker import MortalBroker
-from tests.support.spark_classes import java_options
+from tests.support.killable_broker import KillableBroker
+from tests.support.spark_cds import java_options
 from tests.support.spark_kills import TOPIC, counts, options_for, until
 from tests.support.spark_program import SparkProgram, spark_program
 from tests.support.spark_stream import archived, end_reading, keep_reading
@@ -28,12 +28,12 @@ COUNT = 1_000
 OTHER_TOPIC = "other"
 _MSG_TIMEOUT_MS = 60_000
 _WORK = Path(pyspark.__file__).parent / "work"
-"""Where Spark's own workers write; there is no setting for those of local-cluster."""
+"""Folder in which Spark's workers write; local-cluster has no setting for it."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProgram]:
-    """Return a program with two executors, each a JVM of its own with one core."""
+    """Return a program with two executors, each a separate JVM with one core."""
     before = set(_WORK.glob("app-*"))
     conf = {"spark.executor.extraJavaOptions": java_options()}
     folder = tmp_path_factory.mktemp("cluster")
@@ -44,13 +44,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProgram]:
 
 
 async def publish(http: httpx.AsyncClient, topic: str, first: int) -> None:
-    """Publish as many numbers."""
+    """Publish *count* numbers."""
     body = "\n".join(str(number) for number in range(first, first + COUNT))
     (await http.post("/mpub", params={"topic": topic}, content=body)).raise_for_status()
 
 
 def read(spark: SparkSession, folder: str, streams: list[dict[str, str]]) -> int:
-    """Read what there is of both *streams* in one query; return how many rows that was."""
+    """Read the available messages of both *streams* in one query; return the number of rows."""
     one, other = [spark.readStream.format("nsq").options(**each).load() for each in streams]
     query = (
         one.union(other)
@@ -64,20 +64,20 @@ def read(spark: SparkSession, folder: str, streams: list[dict[str, str]]) -> int
 
 
 def executors(spark: SparkSession) -> int:
-    """Return how many JVMs work beside the driver's."""
+    """Return the number of executor JVMs."""
     context = spark.sparkContext._jsc.sc()
     return int(context.getExecutorMemoryStatus().size()) - 1
 
 
 async def numbers(spark: SparkProgram, folder: Path) -> list[int]:
-    """Return what is in the archive."""
+    """Return the numbers in the archive."""
     return sorted(int(body) for _, _, body in await spark.run(archived, str(folder)))
 
 
 async def test_two_streams_are_one_query_on_two_executors(
-    cluster: SparkProgram, broker: MortalBroker, http: httpx.AsyncClient, tmp_path: Path
+    cluster: SparkProgram, broker: KillableBroker, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """Each stream has a process for its sockets at the driver; the tasks are the executors'."""
+    """Each stream has a process with its sockets on the driver; tasks run on the executors."""
     await publish(http, TOPIC, 0)
     await publish(http, OTHER_TOPIC, COUNT)
     options = options_for(broker, tmp_path, "commit", _MSG_TIMEOUT_MS)
@@ -91,11 +91,11 @@ async def test_two_streams_are_one_query_on_two_executors(
 async def test_two_applications_on_a_channel_share_its_messages(
     cluster: SparkProgram,
     spark: SparkProgram,
-    broker: MortalBroker,
+    broker: KillableBroker,
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:
-    """Each with a checkpoint of its own; each message is read by one of them."""
+    """Each has its own checkpoint, and each message is read by one of them."""
     applications = [(cluster, tmp_path / "cluster"), (spark, tmp_path / "local")]
     for program, folder in applications:
         options = options_for(broker, folder, "commit", _MSG_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Processes of an archive are killed at any moment: no message is lost, few come twice."""
+"""Kill processes of an archive at random times: no message is lost, few are duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = int(os.environ.get("NSQ_GATEWAY_SPARK_SEED", "0")) or Random().randrange(
 
 @pytest.fixture(params=["commit", "spool"])
 def ack_mode(request: pytest.FixtureRequest) -> str:
-    """Return when a message is finished."""
+    """Return the ack mode."""
     mode: str = request.param
     return mode
 
@@ -30,9 +30,9 @@ def most_duplicates(plan: Plan) -> int:
     """
     Return how many messages may be archived twice.
 
-    With commit, a batch whose rows were in the archive, and whose commit Spark had not written
-    down. With spool, what was durable and not finished yet. A task that is tried again reads the
-    same rows, so a worker's end costs nothing.
+    With commit: a batch that is in the archive, but not in Spark's commit log. With spool: messages
+    that were durable and not finished yet. A task that is retried reads the same rows, so the kill
+    of a worker adds none.
     """
     if plan.victim == "worker":
         return 0
@@ -40,17 +40,17 @@ def most_duplicates(plan: Plan) -> int:
 
 
 def assert_guarantee(outcome: Outcome) -> None:
-    """Nothing is lost, ids stay, and no more came twice than may."""
+    """Assert that no message is lost, ids are kept, and duplicates are within the limit."""
     sys.stdout.write(f"{outcome}\n")
     assert ([], []) == (outcome.lost, outcome.renamed), outcome
     assert outcome.duplicates <= most_duplicates(outcome.plan), outcome
 
 
 @pytest.mark.parametrize("victim", get_args(Victim))
-async def test_what_was_published_is_archived(
+async def test_published_messages_are_archived(
     victim: Victim, ack_mode: str, spark: SparkProgram, tmp_path: Path
 ) -> None:
-    """All of it, with the id that it had; twice only what the guarantee allows."""
+    """All messages arrive with their ids; duplicates only as the guarantee allows."""
     outcome = await run(Plan(victim, ack_mode, KILLS, SEED), spark, tmp_path)
 
     assert_guarantee(outcome)
@@ -59,7 +59,7 @@ async def test_what_was_published_is_archived(
 async def test_the_embedded_broker_loses_nothing_either(
     spark: SparkProgram, tmp_path: Path
 ) -> None:
-    """It delivers again what the source held that was killed."""
+    """The broker redelivers the messages in flight to the killed source."""
     plan = Plan("source", "commit", KILLS, SEED, broker="embedded")
     outcome = await run(plan, spark, tmp_path)
 

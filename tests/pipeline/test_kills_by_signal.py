@@ -1,4 +1,4 @@
-"""A stream that is told to end, and one that is slow: what it holds is nobody's loss."""
+"""A stream that is stopped by a signal, or is slow, loses no message."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.gateway import become
-from tests.support.mortal_broker import MortalBroker
+from tests.support.gateway import poll_until
+from tests.support.killable_broker import KillableBroker
 from tests.support.spark_job import archive_job
 from tests.support.spark_kills import MOST_ROWS, TOPIC, counts, options_for, until
 from tests.support.spark_program import SparkProgram
@@ -22,12 +22,12 @@ pytestmark = [
 ]
 
 LONG_MS = 600_000
-"""Nothing comes back by itself while a test runs."""
+"""A message timeout so long that nothing is redelivered during a test."""
 COUNT = 300
 
 
 async def publish(http: httpx.AsyncClient, first: int = 0) -> None:
-    """Publish as many numbers."""
+    """Publish *count* numbers."""
     body = "\n".join(str(number) for number in range(first, first + COUNT))
     (await http.post("/mpub", params={"topic": TOPIC}, content=body)).raise_for_status()
 
@@ -38,14 +38,14 @@ async def has(http: httpx.AsyncClient, *, in_flight: int) -> bool:
 
 
 async def numbers(spark: SparkProgram, folder: Path) -> list[int]:
-    """Return what is in the archive."""
+    """Return the numbers in the archive."""
     return sorted(int(body) for _, _, body in await spark.run(archived, str(folder)))
 
 
-async def test_a_query_that_stops_gives_back_what_it_holds(
-    broker: MortalBroker, http: httpx.AsyncClient, spark: SparkProgram, tmp_path: Path
+async def test_a_stopped_query_requeues_its_messages(
+    broker: KillableBroker, http: httpx.AsyncClient, spark: SparkProgram, tmp_path: Path
 ) -> None:
-    """In the middle of a batch, and at once; the next run archives all of it, once."""
+    """They are requeued at once, even in the middle of a batch; the next run archives all, once."""
     options = options_for(broker, tmp_path, "commit", LONG_MS)
     (tmp_path / HOLD).touch()
     await publish(http)
@@ -53,7 +53,7 @@ async def test_a_query_that_stops_gives_back_what_it_holds(
     await until((tmp_path / "checkpoint" / "offsets" / "0").exists)
     await until(lambda: has(http, in_flight=COUNT))
     await spark.run(end_reading, str(tmp_path))
-    given_back = await become(lambda: counts(http), (COUNT, 0, 0))
+    given_back = await poll_until(lambda: counts(http), (COUNT, 0, 0))
     (tmp_path / HOLD).unlink()
     await spark.run(read_to_the_end, str(tmp_path), options)
 
@@ -61,10 +61,10 @@ async def test_a_query_that_stops_gives_back_what_it_holds(
     assert list(range(COUNT)) == await numbers(spark, tmp_path)
 
 
-async def test_a_batch_longer_than_the_timeout_comes_once(
-    broker: MortalBroker, http: httpx.AsyncClient, spark: SparkProgram, tmp_path: Path
+async def test_a_batch_longer_than_the_timeout_is_delivered_once(
+    broker: KillableBroker, http: httpx.AsyncClient, spark: SparkProgram, tmp_path: Path
 ) -> None:
-    """Its messages are touched meanwhile, so nobody is given them again."""
+    """Its messages are touched, so nsqd does not deliver them again."""
     options = options_for(broker, tmp_path, "commit", 1_000)
     (tmp_path / HOLD).touch()
     await publish(http)
@@ -81,14 +81,14 @@ async def test_a_batch_longer_than_the_timeout_comes_once(
 
 
 @pytest.mark.parametrize("ack_mode", ["commit", "spool"])
-async def test_a_job_whose_processes_are_all_told_to_end_leaves_nothing_behind(
+async def test_sigterm_to_all_processes_of_a_job_leaves_nothing_behind(
     ack_mode: str,
-    broker: MortalBroker,
+    broker: KillableBroker,
     http: httpx.AsyncClient,
     spark: SparkProgram,
     tmp_path: Path,
 ) -> None:
-    """SIGTERM for its JVM too: nsqd has everything back at once, and the next run archives it."""
+    """The JVM gets SIGTERM too. Messages are requeued at once, and the next run archives them."""
     options = options_for(broker, tmp_path, ack_mode, LONG_MS)
     await publish(http)
     async with archive_job(tmp_path, options) as job:

@@ -1,4 +1,4 @@
-"""Frames of nsqd as rows."""
+"""Decode frames of nsqd into rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def frames(topic: str, *messages: Message) -> Frames:
     return Frames(topic, "127.0.0.1:4150", 5, encode_messages(messages))
 
 
-def test_a_row_says_what_the_message_says() -> None:
+def test_a_row_has_the_fields_of_its_message() -> None:
     """Times are UTC; nanoseconds below a microsecond are cut."""
     message = Message(1_700_000_000_123_456_789, 3, b"0123456789abcdef", b"\xff\x00")
     [batch] = decode([frames("orders", message)])
@@ -38,8 +38,8 @@ def test_a_row_says_what_the_message_says() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 7_000)), max_size=5))
-def test_all_come_in_order_some_thousand_at_a_time(parts: list[tuple[str, int]]) -> None:
-    """However they were cut."""
+def test_rows_are_decoded_in_order_in_batches(parts: list[tuple[str, int]]) -> None:
+    """However the frames were split into chunks."""
     chunks = [
         frames(topic, *[Message(at * MICROSECOND, 1, b"i" * 16, b"") for at in range(count)])
         for topic, count in parts

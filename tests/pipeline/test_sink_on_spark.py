@@ -1,4 +1,4 @@
-"""The sinks of the format `nsq` on a real Spark, which finds them by itself."""
+"""The sinks `nsq` on a real Spark, which finds the format without registration."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from tests.support.nsqd import RealNsqd, real_nsqd
-from tests.support.sinking import messages_of
-from tests.support.sinking_on_spark import (
+from tests.support.sink_calls import messages_of
+from tests.support.spark_program import SparkProgram
+from tests.support.spark_sinks import (
     create_table_as,
     insert_into_table,
     insert_into_view,
@@ -19,7 +20,6 @@ from tests.support.sinking_on_spark import (
     publish_updates,
     select,
 )
-from tests.support.spark_program import SparkProgram
 
 pytestmark = [pytest.mark.nsqd, pytest.mark.java]
 
@@ -34,7 +34,7 @@ async def nsqd() -> AsyncIterator[RealNsqd]:
 
 
 async def counts_of(nsqd: RealNsqd) -> dict[str, int]:
-    """Return how many messages each topic has got."""
+    """Return the number of messages that each topic has received."""
     async with httpx.AsyncClient(trust_env=False) as http:
         stats = await http.get(f"http://{nsqd.http_address}/stats", params={"format": "json"})
     return {topic["topic_name"]: topic["message_count"] for topic in stats.json()["topics"]}
@@ -43,7 +43,7 @@ async def counts_of(nsqd: RealNsqd) -> dict[str, int]:
 async def test_a_batch_is_published_and_a_bad_row_fails_it(
     spark: SparkProgram, nsqd: RealNsqd
 ) -> None:
-    """With its key; tasks without one have published theirs, and one is tried four times."""
+    """The error has its key. Other tasks have published; the failing one is tried four times."""
     at = nsqd.tcp_address
     told = [
         await spark.run(publish_batch, at, "good"),
@@ -54,7 +54,7 @@ async def test_a_batch_is_published_and_a_bad_row_fails_it(
 
     assert "" == told[0]
     assert "row 777 cannot be published: null body" in told[1]
-    assert "cannot be overwritten, only published to; use mode append" in told[2]
+    assert "cannot be overwritten; use mode append" in told[2]
     assert COUNT == counts.pop("good")
     assert counts.pop("bad", 0) <= COUNT * 3 // 4
     assert {} == counts
@@ -63,7 +63,7 @@ async def test_a_batch_is_published_and_a_bad_row_fails_it(
 async def test_a_stream_is_published_and_so_are_updates(
     spark: SparkProgram, nsqd: RealNsqd, tmp_path: Path
 ) -> None:
-    """These batch by batch; of the source each message once."""
+    """Updates are published after each batch; each message of the source arrives once."""
     at = nsqd.tcp_address
     numbers = [b"%d" % number for number in range(COUNT)]
     ids = tmp_path / "ids"
@@ -90,7 +90,7 @@ async def test_a_stream_is_published_and_so_are_updates(
 async def test_sql_publishes_where_spark_hands_on_the_options(
     spark: SparkProgram, nsqd: RealNsqd
 ) -> None:
-    """Of a view, and of an INSERT; not of a table. Nothing can be selected."""
+    """With options of a view and of INSERT, but not of a table; SELECT is refused."""
     at = nsqd.tcp_address
     told = [
         await spark.run(insert_into_view, at),
@@ -100,6 +100,6 @@ async def test_sql_publishes_where_spark_hands_on_the_options(
     ]
 
     assert ["", ""] == told[:2]
-    assert "nsqdTcpAddress: say where NSQ is" in told[2]
+    assert "nsqdTcpAddress: the address of nsqd is required" in told[2]
     assert "use spark.readStream" in told[3]
     assert {"view": 5, "table": 5} == await counts_of(nsqd)

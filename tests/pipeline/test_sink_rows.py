@@ -1,4 +1,4 @@
-"""Rows as batches for nsqd: which rows go together, and which cannot go at all."""
+"""Rows as batches for nsqd: splitting, and rows that cannot be published."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from gateway.pipeline.sink_rows import (
     BadRow,
-    Layout,
+    RowLayout,
     RowLimits,
     Rows,
-    batches,
     commands,
     dead_letters,
     fits,
-    name_of,
-    rows_of,
-    sift,
+    group_by_topic,
+    row_name,
+    split_bad_rows,
+    split_rows,
 )
 from gateway.protocol.commands import Command, DeferredPublish, MultiPublish, Publish
 
@@ -34,30 +34,30 @@ LIMITS = RowLimits(
     batch_rows=10,
     batch_bytes=400,
 )
-BY_COLUMN = Layout(topic_column="topic", defer_column="defer_ms", key_column="id")
+BY_COLUMN = RowLayout(topic_column="topic", defer_column="defer_ms", key_column="id")
 
 
 def one_topic(*bodies: bytes | None, topic: str = "t") -> tuple[list[Rows], list[BadRow]]:
-    """Return what rows with these *bodies* are."""
+    """Return rows of one topic with these *bodies*."""
     batch = pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})
-    return rows_of(batch, Layout(topic=topic), 0)
+    return group_by_topic(batch, RowLayout(topic=topic), 0)
 
 
-def published(named: Sequence[Rows], limits: RowLimits) -> tuple[list[Command], list[BadRow]]:
-    """Return the commands for *named* under *limits*, and what cannot be published."""
+def published(by_topic: Sequence[Rows], limits: RowLimits) -> tuple[list[Command], list[BadRow]]:
+    """Return the commands for the rows *named* under *limits*, and the bad rows."""
     written: list[Command] = []
     bad: list[BadRow] = []
-    for rows in named:
-        good, refused = sift(rows, limits)
+    for rows in by_topic:
+        good, refused = split_bad_rows(rows, limits)
         bad += refused
-        for part in batches(good, limits):
+        for part in split_rows(good, limits):
             assert fits(part, limits)
             written += commands(part)
     return written, bad
 
 
 def bodies_of(command: Command) -> list[bytes]:
-    """Return what *command* publishes."""
+    """Return the bodies that *command* publishes."""
     if isinstance(command, MultiPublish):
         return list(command.bodies)
     assert isinstance(command, Publish | DeferredPublish)
@@ -83,10 +83,10 @@ limits_anywhere = st.builds(
 
 
 @given(rows_anywhere, limits_anywhere)
-def test_every_row_is_published_once_or_told_of_within_all_bounds(
+def test_every_row_is_published_once_or_reported_within_all_limits(
     given_rows: list[tuple[str | None, bytes | None, int | None]], limits: RowLimits
 ) -> None:
-    """In the order of its topic, among those that are deferred and among the others."""
+    """Rows of a topic stay in order, both the deferred ones and the others."""
     batch = pa.RecordBatch.from_pydict(
         {
             "id": pa.array(range(len(given_rows)), pa.int64()),
@@ -95,8 +95,8 @@ def test_every_row_is_published_once_or_told_of_within_all_bounds(
             "defer_ms": pa.array([defer for _, _, defer in given_rows], pa.int32()),
         }
     )
-    named, bad = rows_of(batch, BY_COLUMN, 7)
-    written, refused = published(named, limits)
+    by_topic, bad = group_by_topic(batch, BY_COLUMN, 7)
+    written, refused = published(by_topic, limits)
     bad += refused
 
     def expected(name: str, *, is_deferred: bool) -> list[bytes]:
@@ -130,16 +130,16 @@ def test_every_row_is_published_once_or_told_of_within_all_bounds(
     "body, reason, detail",
     [
         (None, "null body", "the body is null"),
-        (b"", "empty body", "the body is empty, and nsqd takes none that is"),
-        (bytes(101), "body too big", "the body has 101 bytes, nsqd takes 100 bytes at most"),
+        (b"", "empty body", "the body is empty, which nsqd refuses"),
+        (bytes(101), "body too big", "the body has 101 bytes, nsqd accepts at most 100 bytes"),
     ],
 )
 def test_a_row_that_nsqd_would_refuse_is_found_before(
     body: bytes | None, reason: str, detail: str
 ) -> None:
-    """One message that is wrong would cost its whole command."""
-    named, bad = one_topic(b"before", body, bytes(100))
-    written, refused = published(named, LIMITS)
+    """One bad message would make nsqd refuse its whole command."""
+    by_topic, bad = one_topic(b"before", body, bytes(100))
+    written, refused = published(by_topic, LIMITS)
 
     [row] = bad + refused
     assert (1, None, "t", reason, detail) == row[:5]
@@ -149,15 +149,15 @@ def test_a_row_that_nsqd_would_refuse_is_found_before(
 def test_a_text_is_published_as_utf_8() -> None:
     """A column of strings needs no cast."""
     batch = pa.RecordBatch.from_pydict({"body": pa.array(["grün"], pa.string())})
-    named, _ = rows_of(batch, Layout(topic="t"), 0)
+    by_topic, _ = group_by_topic(batch, RowLayout(topic="t"), 0)
 
-    assert [Publish("t", "grün".encode())] == published(named, LIMITS)[0]
+    assert [Publish("t", "grün".encode())] == published(by_topic, LIMITS)[0]
 
 
-def test_a_limit_that_was_learned_makes_other_parts() -> None:
-    """A part of before is known to be none any more."""
+def test_a_learned_limit_splits_rows_differently() -> None:
+    """`fits` reports that an earlier part exceeds the new limit."""
     [rows], _ = one_topic(*[bytes(90)] * 4)
-    [part] = batches(rows, LIMITS)
+    [part] = split_rows(rows, LIMITS)
     lower = LIMITS._replace(max_body_size_bytes=200)
 
     assert (True, False) == (fits(part, LIMITS), fits(part, lower))
@@ -166,19 +166,19 @@ def test_a_limit_that_was_learned_makes_other_parts() -> None:
 
 
 def test_a_message_longer_than_a_batch_goes_alone() -> None:
-    """By PUB, for which nsqd's limit for one message is the only one."""
+    """By PUB, which is limited by the maximum message size only."""
     [rows], _ = one_topic(b"a", bytes(90), b"b")
     written, _ = published([rows], LIMITS._replace(max_body_size_bytes=64))
 
     assert [Publish("t", b"a"), Publish("t", bytes(90)), Publish("t", b"b")] == written
 
 
-def test_a_dead_letter_tells_what_the_row_was() -> None:
-    """With the first of its body, and no more of a name than is needed to see that it is none."""
+def test_a_dead_letter_describes_its_row() -> None:
+    """With the first bytes of its body, and at most 200 characters of a name."""
     batch = pa.RecordBatch.from_pydict(
         {"id": ["k" * 300], "topic": ["no topic" * 100], "body": [bytes(2_000)]}
     )
-    _, bad = rows_of(batch, Layout(topic_column="topic", key_column="id"), 0)
+    _, bad = group_by_topic(batch, RowLayout(topic_column="topic", key_column="id"), 0)
     [letter] = dead_letters(bad, "dead", 3).bodies.to_pylist()
     told = json.loads(letter)
 
@@ -187,8 +187,8 @@ def test_a_dead_letter_tells_what_the_row_was() -> None:
     assert 200 == len(told["topic"])
 
 
-def test_a_row_without_a_key_is_named_by_its_place() -> None:
-    """A reader of the error finds it all the same."""
+def test_a_row_without_a_key_is_named_by_its_position() -> None:
+    """So a reader of the error can find the row."""
     _, [bad] = one_topic(b"first", None)
 
-    assert "partition 3, row 1" == name_of(bad, 3)
+    assert "partition 3, row 1" == row_name(bad, 3)

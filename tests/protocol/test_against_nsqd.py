@@ -11,18 +11,23 @@ import pytest_asyncio
 
 from gateway.protocol.commands import Identify
 from gateway.protocol.frames import OK, ErrorFrame, Response
-from gateway.protocol.identify import Offer, answer_to, effective, parse_offer
+from gateway.protocol.identify import (
+    IdentifyRequest,
+    identify_response,
+    negotiate,
+    parse_identify_request,
+)
 from gateway.protocol.states import State
 from gateway.protocol.wire import MAGIC, Limits
 from tests.support.nsqd import RealNsqd, real_nsqd
-from tests.support.refusals import OFFER_REFUSALS, REFUSALS, Refusal
+from tests.support.nsqd_errors import NSQD_ERRORS, OFFER_REFUSALS
 
 pytestmark = [pytest.mark.nsqd, pytest.mark.asyncio(loop_scope="module")]
 
-_WAIT_S = 15.0
+_WAIT_S = 60.0
 
 # How a client gets into each state, and what nsqd answers on the way.
-_WAY_TO = {
+_PREAMBLES = {
     State.INIT: (b"", b""),
     State.SUBSCRIBED: (
         b"SUB witness c#ephemeral\n",
@@ -42,16 +47,16 @@ async def nsqd() -> AsyncIterator[RealNsqd]:
         yield daemon
 
 
-async def said_by(nsqd: RealNsqd, data: bytes, *, ends: bool) -> bytes:
+async def response_to(nsqd: RealNsqd, data: bytes, *, ends: bool) -> bytes:
     """Return all that nsqd says to *data* before it closes; *ends*: we say that it was all."""
     host, _, port = nsqd.tcp_address.rpartition(":")
     async with asyncio.timeout(_WAIT_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        parser, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(data)
             if ends:
                 writer.write_eof()
-            return await reader.read()
+            return await parser.read()
         finally:
             writer.close()
 
@@ -60,31 +65,31 @@ async def answered_by(nsqd: RealNsqd, offer: bytes) -> bytes:
     """Return the frame that answers an IDENTIFY with the body *offer*."""
     host, _, port = nsqd.tcp_address.rpartition(":")
     async with asyncio.timeout(_WAIT_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        parser, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(MAGIC + Identify(offer).encode())
-            head = await reader.readexactly(4)
-            return head + await reader.readexactly(struct.unpack(">I", head)[0])
+            head = await parser.readexactly(4)
+            return head + await parser.readexactly(struct.unpack(">I", head)[0])
         finally:
             writer.close()
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
-async def test_nsqd_refuses_with_the_same_frame(nsqd: RealNsqd, refusal: Refusal) -> None:
-    """Every row of our table is what nsqd says to the same bytes, and its last word."""
-    way, answers = _WAY_TO[refusal.state]
+async def test_nsqd_sends_the_same_error_frames(nsqd: RealNsqd) -> None:
+    """Every row of our table is nsqd's last frame for the same bytes."""
+    for error in NSQD_ERRORS:
+        preamble, answers = _PREAMBLES[error.state]
 
-    said = await said_by(nsqd, MAGIC + way + refusal.data, ends=refusal.at_eof)
+        response = await response_to(nsqd, MAGIC + preamble + error.data, ends=error.at_eof)
 
-    assert answers + refusal.frame == said
+        assert answers + error.frame == response, error
 
 
-@pytest.mark.parametrize("body,text", OFFER_REFUSALS.items())
-async def test_nsqd_refuses_the_same_offers(nsqd: RealNsqd, body: bytes, text: str) -> None:
-    """What is wrong in an IDENTIFY is named by nsqd in the same words."""
-    said = await said_by(nsqd, MAGIC + Identify(body).encode(), ends=False)
+async def test_nsqd_refuses_the_same_identify_requests(nsqd: RealNsqd) -> None:
+    """nsqd has the same error for each of them."""
+    for body, text in OFFER_REFUSALS.items():
+        response = await response_to(nsqd, MAGIC + Identify(body).encode(), ends=False)
 
-    assert ErrorFrame("E_BAD_BODY", f"IDENTIFY {text}").encode() == said
+        assert ErrorFrame("E_BAD_BODY", f"IDENTIFY {text}").encode() == response, body
 
 
 @pytest.mark.parametrize(
@@ -100,15 +105,15 @@ async def test_nsqd_refuses_the_same_offers(nsqd: RealNsqd, body: bytes, text: s
         b'{"feature_negotiation":true,"output_buffer_timeout":-1}',
         b'{"feature_negotiation":true,"msg_timeout":5000,"MSG_TIMEOUT":null}',
         b'{"feature_negotiation":true,"deflate_level":3,"sample_rate":-0}',
-        Offer(client_id="c", feature_negotiation=True).to_json(),
+        IdentifyRequest(client_id="c", feature_negotiation=True).to_json(),
     ],
 )
 async def test_nsqd_answers_an_offer_with_the_same_frame(nsqd: RealNsqd, body: bytes) -> None:
     """The embedded broker's answer has nsqd's keys, order and values."""
     limits = Limits()
-    offer = parse_offer(body)
-    holds = effective(offer, limits)
-    ours = Response(answer_to(holds, limits).to_json()) if offer.feature_negotiation else OK
+    offer = parse_identify_request(body)
+    holds = negotiate(offer, limits)
+    ours = Response(identify_response(holds, limits).to_json()) if offer.feature_negotiation else OK
 
     assert ours.encode() == await answered_by(nsqd, body)
 
@@ -118,20 +123,20 @@ async def test_nsqd_answers_an_offer_with_the_same_frame(nsqd: RealNsqd, body: b
 )
 async def test_nsqd_refuses_another_magic_the_same(nsqd: RealNsqd, magic: bytes) -> None:
     """Four other bytes are E_BAD_PROTOCOL, a code alone."""
-    said = await said_by(nsqd, magic, ends=False)
+    response = await response_to(nsqd, magic, ends=False)
 
-    assert b"\x00\x00\x00\x12\x00\x00\x00\x01E_BAD_PROTOCOL" == said
+    assert b"\x00\x00\x00\x12\x00\x00\x00\x01E_BAD_PROTOCOL" == response
 
 
-async def test_nsqd_closes_on_a_long_line_without_a_word(nsqd: RealNsqd) -> None:
+async def test_nsqd_closes_on_a_long_line_without_a_frame(nsqd: RealNsqd) -> None:
     """16 384 bytes without a newline among them end the connection with no frame."""
-    assert b"" == await said_by(nsqd, MAGIC + b"NOP " + b"x" * 16_380, ends=False)
+    assert b"" == await response_to(nsqd, MAGIC + b"NOP " + b"x" * 16_380, ends=False)
 
 
 @pytest.mark.parametrize("half", [b"", b"  V", b"  V2", b"  V2NOP\nPUB t"])
-async def test_nsqd_says_nothing_to_half_a_line(nsqd: RealNsqd, half: bytes) -> None:
+async def test_nsqd_sends_nothing_for_an_incomplete_line(nsqd: RealNsqd, half: bytes) -> None:
     """A client that goes in the middle of an opening or a line hears nothing."""
-    assert b"" == await said_by(nsqd, half, ends=True)
+    assert b"" == await response_to(nsqd, half, ends=True)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +152,9 @@ async def test_nsqd_says_nothing_to_half_a_line(nsqd: RealNsqd, half: bytes) -> 
         b"MPUB witness\n\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01x",
     ],
 )
-async def test_nsqd_takes_what_we_take(nsqd: RealNsqd, data: bytes) -> None:
-    """Odd commands are no mistakes: what nsqd says last is about the line behind them."""
-    said = await said_by(nsqd, MAGIC + data + b"?\n", ends=False)
+async def test_nsqd_accepts_what_we_accept(nsqd: RealNsqd, data: bytes) -> None:
+    """Odd commands are no mistakes: what nsqd says last is about the line after them."""
+    response = await response_to(nsqd, MAGIC + data + b"?\n", ends=False)
 
-    assert said.endswith(ErrorFrame("E_INVALID", "invalid command ?").encode())
-    assert 1 == said.count(b"\x00\x00\x00\x01E_")
+    assert response.endswith(ErrorFrame("E_INVALID", "invalid command ?").encode())
+    assert 1 == response.count(b"\x00\x00\x00\x01E_")

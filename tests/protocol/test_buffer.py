@@ -38,7 +38,7 @@ def test_pieces_are_held_until_the_wanted_bytes_are_there() -> None:
 
 
 def test_more_than_wanted_is_handed_out_too() -> None:
-    """What lies behind the wanted bytes comes with them."""
+    """Bytes after the wanted ones are returned with them."""
     buffer = ReceiveBuffer()
     buffer.wait_for(b"a", wanted_bytes=2)
 
@@ -81,8 +81,8 @@ def test_newline_does_not_end_the_wait_for_a_body() -> None:
     assert buffer.add(b"\n\n") is None
 
 
-def test_held_bytes_wait_whatever_is_wanted() -> None:
-    """What is held for later is not handed out, and comes first when something is."""
+def test_held_bytes_wait_even_if_they_are_enough() -> None:
+    """Held bytes are not returned until more are added, and then come first."""
     buffer = ReceiveBuffer()
     buffer.hold(b"ab")
 
@@ -100,7 +100,7 @@ def test_length_is_what_is_held() -> None:
 
 
 def test_take_all_empties_the_buffer() -> None:
-    """What was taken is gone, and so is what was waited for."""
+    """Taking everything empties the buffer and ends the wait."""
     buffer = ReceiveBuffer()
     buffer.wait_for(b"ab", wanted_bytes=10)
 

@@ -1,9 +1,10 @@
-"""What a client says has the bytes of the specification."""
+"""Commands have the bytes of the specification."""
 
 from __future__ import annotations
 
 import pytest
 
+from gateway.errors import LocalProtocolError
 from gateway.protocol.commands import (
     Auth,
     Command,
@@ -47,7 +48,7 @@ ID = b"0123456789abcdef"
     ids=lambda value: type(value).__name__,
 )
 def test_command_has_its_bytes(command: Command, data: bytes) -> None:
-    """A line, and behind it the sizes and bodies of those that have one."""
+    """A line, and after it the sizes and bodies of those that have one."""
     assert data == command.encode()
 
 
@@ -59,5 +60,21 @@ def test_finishes_are_one_line_each() -> None:
 
 
 def test_secret_is_not_shown() -> None:
-    """What is logged of an AUTH does not hold its secret."""
+    """The repr of AUTH does not contain its secret."""
     assert "Auth(secret=\u2026)" == repr(Auth(b"secret"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Subscribe("t", "c\nPUB u"),
+        Subscribe("t\n", "c"),
+        Publish("t\nPUB u", b"a"),
+        DeferredPublish("t\n", 1, b"a"),
+        MultiPublish("t\nPUB u", [b"a"]),
+    ],
+)
+def test_no_line_break_in_a_name_reaches_the_wire(command: Command) -> None:
+    """It would be a second command."""
+    with pytest.raises(LocalProtocolError, match="line break"):
+        command.encode()

@@ -12,18 +12,18 @@ import pytest
 import pytest_asyncio
 
 from gateway.protocol.commands import Command, Finish, Identify, Publish, Ready, Subscribe
-from gateway.protocol.compression import DeflateFilter, SnappyFilter
+from gateway.protocol.compression import DeflateCodec, SnappyCodec
 from gateway.protocol.connection import (
+    Codec,
     Event,
-    Filter,
-    HeartbeatArrived,
+    HeartbeatReceived,
     Identified,
-    MessagesArrived,
+    MessagesReceived,
     Role,
     V2Connection,
 )
 from gateway.protocol.frames import OK
-from gateway.protocol.identify import Answer, Offer
+from gateway.protocol.identify import IdentifyRequest, IdentifyResponse
 from gateway.protocol.wire import MAGIC
 from tests.support.nsqd import RealNsqd, real_nsqd
 
@@ -36,9 +36,11 @@ _MAX_MESSAGE_BYTES = 1_048_576
 _IN_FLIGHT = 100
 
 OFFERS = {
-    "snappy": Offer(feature_negotiation=True, snappy=True),
+    "snappy": IdentifyRequest(feature_negotiation=True, snappy=True),
     **{
-        f"deflate-{level}": Offer(feature_negotiation=True, deflate=True, deflate_level=level)
+        f"deflate-{level}": IdentifyRequest(
+            feature_negotiation=True, deflate=True, deflate_level=level
+        )
         for level in (1, 6, 9)
     },
 }
@@ -52,28 +54,28 @@ async def nsqd() -> AsyncIterator[RealNsqd]:
         yield daemon
 
 
-def filter_for(answer: Answer) -> Filter:
-    """Return what nsqd speaks behind *answer*."""
-    return SnappyFilter() if answer.snappy else DeflateFilter(answer.deflate_level)
+def filter_for(answer: IdentifyResponse) -> Codec:
+    """Return what nsqd speaks after *answer*."""
+    return SnappyCodec() if answer.snappy else DeflateCodec(answer.deflate_level)
 
 
 class Peer:
-    """A client's side on a socket of its own, behind IDENTIFY and the upgrade."""
+    """A client's side on a socket of its own, after IDENTIFY and the upgrade."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.answer = Answer()
+        self.answer = IdentifyResponse()
         self._reader = reader
         self._writer = writer
         self._protocol = V2Connection(Role.CLIENT)
         self._events: list[Event] = []
 
-    async def identify(self, offer: Offer) -> None:
+    async def identify(self, offer: IdentifyRequest) -> None:
         """Upgrade to what *offer* asks for; nsqd's OK to that is compressed already."""
         self._writer.write(self._protocol.send_magic())
         await self.send(Identify(offer.to_json()))
         answered = await self.event()
         assert isinstance(answered, Identified)
-        self.answer = answered.answer
+        self.answer = answered.response
         self._events += self._protocol.upgrade(filter_for(self.answer))
         assert OK == await self.event()
 
@@ -96,13 +98,13 @@ class Peer:
             self._events += [
                 event
                 for event in self._protocol.receive_data(data)
-                if not isinstance(event, HeartbeatArrived)
+                if not isinstance(event, HeartbeatReceived)
             ]
         return self._events.pop(0)
 
 
 @asynccontextmanager
-async def connected(nsqd: RealNsqd, offer: Offer) -> AsyncIterator[Peer]:
+async def connected(nsqd: RealNsqd, offer: IdentifyRequest) -> AsyncIterator[Peer]:
     """Connect, identify with *offer*, and upgrade."""
     host, _, port = nsqd.tcp_address.rpartition(":")
     async with asyncio.timeout(_WAIT_S):
@@ -149,15 +151,17 @@ async def consume(peer: Peer, topic: str, count: int) -> list[bytes]:
     bodies: list[bytes] = []
     while len(bodies) < count:
         arrived = await peer.event()
-        assert isinstance(arrived, MessagesArrived), arrived
+        assert isinstance(arrived, MessagesReceived), arrived
         bodies += [message.body for message in arrived.messages]
         await peer.finish([message.id for message in arrived.messages])
     return bodies
 
 
 @ALL_OFFERS
-async def test_a_thousand_messages_go_through_nsqd_unchanged(nsqd: RealNsqd, offer: Offer) -> None:
-    """What one compressed connection publishes another one is given, byte for byte."""
+async def test_a_thousand_messages_go_through_nsqd_unchanged(
+    nsqd: RealNsqd, offer: IdentifyRequest
+) -> None:
+    """A message published on one compressed connection is delivered on another, byte for byte."""
     bodies = mixed_bodies()
     topic = f"witness_{offer.snappy:d}_{offer.deflate_level}"
 
@@ -176,15 +180,17 @@ async def test_a_thousand_messages_go_through_nsqd_unchanged(nsqd: RealNsqd, off
 
 
 @ALL_OFFERS
-async def test_finishes_reach_nsqd_through_the_filter(nsqd: RealNsqd, offer: Offer) -> None:
-    """What is finished in compressed form does not come again: the second FIN is refused."""
+async def test_finishes_reach_nsqd_through_the_codec(
+    nsqd: RealNsqd, offer: IdentifyRequest
+) -> None:
+    """A FIN through compression takes effect: the second FIN fails."""
     topic = f"finished_{offer.snappy:d}_{offer.deflate_level}"
     async with connected(nsqd, offer) as peer:
         await peer.send(Publish(topic, b"body"), Subscribe(topic, "c"))
         assert [OK, OK] == [await peer.event(), await peer.event()]
         await peer.send(Ready(1))
         arrived = await peer.event()
-        assert isinstance(arrived, MessagesArrived)
+        assert isinstance(arrived, MessagesReceived)
         (message,) = arrived.messages
         await peer.send(Finish(message.id), Finish(message.id))
 
@@ -194,7 +200,7 @@ async def test_finishes_reach_nsqd_through_the_filter(nsqd: RealNsqd, offer: Off
 
 
 @ALL_OFFERS
-async def test_nsqd_grants_the_level(nsqd: RealNsqd, offer: Offer) -> None:
+async def test_nsqd_grants_the_level(nsqd: RealNsqd, offer: IdentifyRequest) -> None:
     """Compression and level are what was asked for."""
     async with connected(nsqd, offer) as peer:
         answer = peer.answer
@@ -204,8 +210,8 @@ async def test_nsqd_grants_the_level(nsqd: RealNsqd, offer: Offer) -> None:
 
 
 @asynccontextmanager
-async def answered(nsqd: RealNsqd, offer: Offer) -> AsyncIterator[asyncio.StreamReader]:
-    """Give what nsqd writes behind its answer to IDENTIFY, as it stands on the wire."""
+async def answered(nsqd: RealNsqd, offer: IdentifyRequest) -> AsyncIterator[asyncio.StreamReader]:
+    """Give what nsqd writes after its answer to IDENTIFY, as it stands on the wire."""
     host, _, port = nsqd.tcp_address.rpartition(":")
     async with asyncio.timeout(_WAIT_S):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -219,7 +225,7 @@ async def answered(nsqd: RealNsqd, offer: Offer) -> AsyncIterator[asyncio.Stream
 
 async def test_nsqd_writes_snappy_as_we_do(nsqd: RealNsqd) -> None:
     """nsqd's first OK is byte for byte ours: identifier, uncompressed chunk, checksum."""
-    ours = SnappyFilter().encode(OK.encode())
+    ours = SnappyCodec().encode(OK.encode())
 
     async with answered(nsqd, OFFERS["snappy"]) as reader:
         theirs = await reader.readexactly(len(ours))
@@ -228,14 +234,14 @@ async def test_nsqd_writes_snappy_as_we_do(nsqd: RealNsqd) -> None:
 
 
 async def test_nsqd_ends_its_first_ok_in_two_empty_blocks(nsqd: RealNsqd) -> None:
-    """nsqd flushes deflate twice behind the upgrade, and the second flush says nothing."""
+    """nsqd flushes deflate twice after the upgrade, and the second flush says nothing."""
     blocks: list[bytes] = []
     async with asyncio.timeout(_WAIT_S):
         while len(blocks) < 2:
             # The second flush is another goroutine's, which at times comes before the upgrade.
             blocks = await blocks_at_once(nsqd)
 
-    layer = DeflateFilter(6)
+    layer = DeflateCodec(6)
     assert [[OK.encode()], []] == [list(layer.decode(block)) for block in blocks]
 
 

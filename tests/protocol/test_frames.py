@@ -1,6 +1,8 @@
-"""What a broker says has the bytes of the specification."""
+"""Frames have the bytes of the specification."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 from hypothesis import given
@@ -72,7 +74,7 @@ def test_all_errors_but_three_are_fatal(code: str, is_fatal: bool) -> None:  # n
 
 
 def test_message_has_time_attempts_id_and_body() -> None:
-    """The body stands behind 8 bytes of time, 2 of attempts and 16 of id."""
+    """The body stands after 8 bytes of time, 2 of attempts and 16 of id."""
     message = Message(1, 2, ID, b"body")
 
     data = encode_messages([message])
@@ -83,7 +85,7 @@ def test_message_has_time_attempts_id_and_body() -> None:
     ) == data
 
 
-def test_messages_stand_one_behind_the_other() -> None:
+def test_frames_of_messages_are_consecutive() -> None:
     """Many messages are the bytes of each, without anything between."""
     first, second = Message(1, 1, ID, b"a"), Message(2, 1, ID, b"")
 
@@ -120,22 +122,22 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("behind", OTHERS.values(), ids=OTHERS.keys())
-@pytest.mark.parametrize("before", [0, 1, 3])
-@pytest.mark.parametrize("count", range(13))
-def test_messages_in_a_row_are_read_up_to_something_else(
-    count: int, before: int, behind: bytes
-) -> None:
-    """Those of one size go the short way, which ends where the long one does."""
-    other = [Message(number, 2, ID, b"other") for number in range(before)]
-    alike = [Message(2**62 + number, 65_535, ID, BODY) for number in range(count)]
-    stream = encode_messages(other + alike)
-    row: list[Message] = []
+@pytest.mark.parametrize("rest", OTHERS.values(), ids=OTHERS.keys())
+def test_consecutive_messages_are_read_up_to_something_else(rest: bytes) -> None:
+    """The table for frames of one size ends where the loop over single frames does."""
+    for count, before in itertools.product(range(13), (0, 1, 3)):
+        other = [Message(number, 2, ID, b"other") for number in range(before)]
+        equal = [Message(2**62 + number, 65_535, ID, BODY) for number in range(count)]
+        stream = encode_messages(other + equal)
+        messages: list[Message] = []
+        ids: list[bytes] = []
 
-    end = read_messages(b"??" + stream + behind, 2, row)
+        end = read_messages(b"??" + stream + rest, 2, messages)
+        end_of_ids = read_messages(b"??" + stream + rest, 2, ids, ids_only=True)
 
-    assert other + alike == row
-    assert 2 + len(stream) == end
+        assert other + equal == messages, (count, before)
+        assert [ID] * (count + before) == ids
+        assert (2 + len(stream),) * 2 == (end, end_of_ids)
 
 
 @given(st.lists(st.sampled_from([b"", b"1", b"22"]), max_size=60), st.integers(0, 60))

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
+from gateway.protocol import http_api
+from gateway.protocol.commands import PackedBodies
 from gateway.protocol.http_api import (
     check_body,
     check_multi_body,
     is_binary,
+    iter_line_batches,
+    pack_binary,
+    pack_lines,
     parse_defer_ms,
     parse_flag,
-    parse_int64,
+    parse_int,
     parse_query,
     require_topic,
     require_topic_and_channel,
     require_topic_unchecked,
-    split_binary,
-    split_lines,
     status_of,
 )
 from gateway.protocol.wire import Limits
@@ -39,6 +43,25 @@ def refused(act: Callable[[], object]) -> str:
     except InvalidRequest as error:
         return error.token
     return ""
+
+
+def finish(steps: Generator[None, None, PackedBodies]) -> list[bytes]:
+    """Return the messages that *steps* packs, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return list(end.value)
+
+
+def split_lines(body: bytes, limits: Limits) -> list[bytes]:
+    """Return the messages of a text body, of all its steps."""
+    return list(chain.from_iterable(iter_line_batches(body, limits)))
+
+
+def split_binary(body: bytes, limits: Limits) -> list[bytes]:
+    """Return the messages of a binary body."""
+    return finish(pack_binary(body, limits))
 
 
 # Query
@@ -75,10 +98,10 @@ def test_a_query_that_go_refuses_is_refused(raw: bytes) -> None:
     assert "INVALID_REQUEST" == refused(lambda: parse_query(raw))
 
 
-def test_a_query_of_too_many_pairs_is_refused() -> None:
-    """More than 10000 pairs, empty ones counted, are refused."""
-    assert "" == refused(lambda: parse_query(b"&" * 9_999))
-    assert "INVALID_REQUEST" == refused(lambda: parse_query(b"&" * 10_000))
+def test_a_query_with_too_many_parameters_is_refused() -> None:
+    """More than 128 pairs, empty ones counted, are refused before any is made of them."""
+    assert "" == refused(lambda: parse_query(b"&" * 127))
+    assert "INVALID_REQUEST" == refused(lambda: parse_query(b"&" * 128))
 
 
 # Parameters
@@ -119,7 +142,7 @@ def test_a_topic_is_missing_or_invalid_or_good(raw: bytes, token: str) -> None:
         (b"topic=t&channel=c%0A", "INVALID_ARG_CHANNEL"),
     ],
 )
-def test_a_channel_route_has_words_of_its_own(raw: bytes, token: str) -> None:
+def test_a_channel_route_has_tokens_of_its_own(raw: bytes, token: str) -> None:
     """Topic comes before channel, and the words have ARG in them."""
     assert token == refused(lambda: require_topic_and_channel(parse_query(raw)))
 
@@ -129,7 +152,7 @@ def test_a_topic_to_delete_is_not_checked() -> None:
     assert b"a b" == require_topic_unchecked(parse_query(b"topic=a+b"))
 
 
-def test_a_refusal_tells_value_and_limit() -> None:
+def test_an_error_names_value_and_limit() -> None:
     """The text names what came, its size and what is allowed; a long value is cut."""
     with pytest.raises(InvalidRequest) as caught:
         require_topic(parse_query(b"topic=" + b"%0A" * 500))
@@ -149,7 +172,7 @@ def test_a_refusal_tells_value_and_limit() -> None:
         (b"9223372036854775807", 2**63 - 1),
         (b"-9223372036854775808", -(2**63)),
         (b"0" * 5_000 + b"1", 1),
-        (b"9223372036854775808", None),
+        (b"9223372036854775808", 2**63),
         (b"99999999999999999999", None),
         (b"1" * 5_000, None),
         (b"", None),
@@ -165,7 +188,7 @@ def test_a_refusal_tells_value_and_limit() -> None:
 )
 def test_a_number_is_read_as_go_reads_it(text: bytes, expected: int | None) -> None:
     """One sign and ASCII digits within 64 bits, nothing else."""
-    assert expected == parse_int64(text)
+    assert expected == parse_int(text)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +224,8 @@ def test_binary_is_everything_but_false_and_0(raw: bytes, *, expected: bool) -> 
     assert expected is is_binary(parse_query(raw))
 
 
-def test_a_flag_that_is_absent_has_its_own_value() -> None:
-    """What an absent flag means is the route's business."""
+def test_an_absent_flag_has_the_default_of_its_route() -> None:
+    """Each route has its own default."""
     assert parse_flag(parse_query(b""), "include_mem", absent=True)
 
 
@@ -250,7 +273,7 @@ def test_lines_are_messages(body: bytes, expected: list[bytes]) -> None:
         (b"123456789\n" * 2 + b"a" * 19 + b"\n\n", "MSG_TOO_BIG"),
     ],
 )
-def test_what_is_too_big_first_gives_the_word(body: bytes, token: str) -> None:
+def test_the_first_limit_exceeded_determines_the_token(body: bytes, token: str) -> None:
     """Lines that end within the limit of the body come before that limit."""
     assert token == refused(lambda: split_lines(body, SMALL))
 
@@ -264,7 +287,7 @@ def test_what_is_too_big_first_gives_the_word(body: bytes, token: str) -> None:
     ],
 )
 def test_a_binary_body_is_counted(body: bytes, expected: list[bytes]) -> None:
-    """As many messages as announced come out; what follows is ignored."""
+    """It has as many messages as announced; further bytes are ignored."""
     assert expected == split_binary(body, SMALL)
 
 
@@ -286,24 +309,95 @@ def test_a_binary_body_is_counted(body: bytes, expected: list[bytes]) -> None:
     ],
 )
 def test_a_binary_body_that_lies_is_refused(body: bytes, token: str) -> None:
-    """A wrong count is BAD_BODY, everything behind it BAD_MESSAGE."""
+    """A wrong count is BAD_BODY, everything after it BAD_MESSAGE."""
     assert token == refused(lambda: split_binary(body, SMALL))
 
 
 @given(st.lists(st.binary(min_size=1, max_size=10).map(lambda body: body.replace(b"\n", b" "))))
-def test_joined_lines_come_apart_again(bodies: list[bytes]) -> None:
+def test_joined_lines_are_split_again(bodies: list[bytes]) -> None:
     """Any messages without a newline survive the way through a text body."""
     assert bodies == split_lines(b"\n".join(bodies), Limits())
 
 
+MANY = Limits(max_msg_size_bytes=12, max_body_size_bytes=60)
+PIECES = st.lists(st.sampled_from([b"\n", b"\n", b"a", b"bc", b"x" * 11, b"y" * 13]), max_size=30)
+
+
+def lines_of(body: bytes) -> list[bytes]:
+    """Return the messages as nsqd reads them: line by line."""
+    if len(body) > 60:
+        complete = body[:60].split(b"\n")[:-1]
+        assert all(len(line) <= 12 for line in complete), "MSG_TOO_BIG"
+    assert len(body) <= 60, "BODY_TOO_BIG"
+    lines = body.split(b"\n")
+    assert all(len(line) <= 12 for line in lines), "MSG_TOO_BIG"
+    return [line for line in lines if line]
+
+
+def outcome(parse: Callable[[], list[bytes]]) -> list[bytes] | str:
+    """Return the messages, or the token of the error."""
+    try:
+        return parse()
+    except InvalidRequest as error:
+        return error.token
+    except AssertionError as error:
+        return str(error).partition("\n")[0]
+
+
+@given(PIECES.map(b"".join), st.integers(1, 8), st.integers(1, 32))
+def test_lines_in_steps_of_any_size_are_the_lines_of_the_whole(
+    body: bytes, least_bytes: int, most_bytes: int
+) -> None:
+    """Wherever a step ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http_api, "STEP_LINES", 2)
+        patch.setattr(http_api, "_MIN_STEP_BYTES", least_bytes)
+        patch.setattr(http_api, "_MAX_STEP_BYTES", max(least_bytes, most_bytes))
+        actual = outcome(lambda: split_lines(body, MANY))
+        packed = outcome(lambda: finish(pack_lines(body, MANY)))
+
+    expected = outcome(lambda: lines_of(body))
+    assert expected == actual
+    if isinstance(expected, list) and 4 + sum(4 + len(line) for line in expected) > 60:
+        expected = "BODY_TOO_BIG"
+    if packed != "BODY_TOO_BIG":  # which is found first where another line is too long, too
+        assert expected == packed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"a\n" * 200_000,
+        b"\n" * 400_000,
+        b"x" * 300_000 + b"\n" + b"a\n" * 50_000,
+        b"ab\n\n" * 50_000,
+    ],
+    ids=["short", "empty", "long and short", "both"],
+)
+def test_a_step_has_a_bounded_number_of_lines(body: bytes) -> None:
+    """Earlier lines do not matter."""
+    sizes = [piece.count(b"\n") for piece in http_api._pieces(body, len(body))]
+
+    assert max(sizes) <= 2 * http_api.STEP_LINES
+    assert body.count(b"\n") - len(sizes) <= sum(sizes) <= body.count(b"\n")
+
+
+def test_binary_messages_are_checked_in_steps() -> None:
+    """Each has a bounded number of them."""
+    body = b"\0\0\x27\x10" + b"\0\0\0\1a" * 10_000
+    steps = list(pack_binary(body, Limits()))
+
+    assert 10_000 // http_api.STEP_LINES == len(steps)
+
+
 @given(st.binary(max_size=60))
 def test_no_body_makes_the_readers_fail(body: bytes) -> None:
-    """Whatever comes is split or refused."""
+    """Any body is split or refused."""
     refused(lambda: split_lines(body, SMALL))
     refused(lambda: split_binary(body, SMALL))
 
 
-def test_a_word_that_nsqd_does_not_have_is_the_fault_of_the_caller() -> None:
+def test_an_unknown_token_has_status_400() -> None:
     """A known token has its status, every other one 400."""
     assert 413 == status_of("MSG_TOO_BIG")
     assert 400 == status_of("E_INVALID")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import RemoteProtocolError
 from gateway.protocol.identify import (
-    Answer,
-    Effective,
-    Offer,
-    answer_to,
-    defaults,
-    effective,
-    parse_answer,
-    parse_offer,
+    IdentifyRequest,
+    IdentifyResponse,
+    NegotiatedOptions,
+    default_options,
+    identify_response,
+    negotiate,
+    parse_identify_request,
+    parse_identify_response,
 )
 from gateway.protocol.wire import Limits
-from tests.support.refusals import OFFER_REFUSALS
+from tests.support.nsqd_errors import OFFER_REFUSALS
 
 NSQD_ANSWER = (
     b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,'
@@ -32,7 +34,7 @@ NSQD_ANSWER = (
 
 def test_offer_has_the_keys_of_the_specification() -> None:
     """An offer is one JSON object with every key."""
-    offer = Offer(client_id="c", feature_negotiation=True, heartbeat_interval=-1)
+    offer = IdentifyRequest(client_id="c", feature_negotiation=True, heartbeat_interval=-1)
 
     assert (
         b'{"client_id":"c","hostname":"","user_agent":"","feature_negotiation":true,'
@@ -44,64 +46,64 @@ def test_offer_has_the_keys_of_the_specification() -> None:
 
 @given(
     st.builds(
-        Offer,
+        IdentifyRequest,
         hostname=st.text(),
         feature_negotiation=st.booleans(),
         heartbeat_interval=st.integers(-(2**63), 2**63 - 1),
         sample_rate=st.integers(-(2**31), 2**31 - 1),
     )
 )
-def test_offer_comes_back_as_it_was(offer: Offer) -> None:
-    """What a client offers is what a broker reads."""
-    assert offer == parse_offer(offer.to_json())
+def test_request_survives_encoding_and_parsing(offer: IdentifyRequest) -> None:
+    """The broker parses what the client encodes."""
+    assert offer == parse_identify_request(offer.to_json())
 
 
 @pytest.mark.parametrize(
     "body,offer",
     [
-        (b"{}", Offer()),
-        (b"null", Offer()),
-        (b' \r\n{ "client_id" : "c" }\t', Offer(client_id="c")),
-        (b'{"Client_ID":"c","SNAPPY":true}', Offer(client_id="c", snappy=True)),
-        ('{"deflate_level":1,"to\u212aen":1}'.encode(), Offer(deflate_level=1)),
-        (b'{"client_id":null,"heartbeat_interval":null,"tls_v1":null}', Offer()),
-        (b'{"client_id":"a","CLIENT_ID":"b"}', Offer(client_id="b")),
-        (b'{"client_id":"a","CLIENT_ID":null}', Offer(client_id="a")),
-        (b'{"short_id":"a","long_id":1,"x":{"client_id":[1e400,"\xff"]}}', Offer()),
-        (b'{"hostname":"a\xffb"}', Offer(hostname="a\ufffdb")),
-        (b'{"user_agent":"\\u00e9\\n"}', Offer(user_agent="\u00e9\n")),
-        (b'{"heartbeat_interval":-0}', Offer()),
-        (b'{"msg_timeout":9223372036854775807}', Offer(msg_timeout=2**63 - 1)),
-        (b'{"msg_timeout":-9223372036854775808}', Offer(msg_timeout=-(2**63))),
-        (b'{"sample_rate":-2147483648}', Offer(sample_rate=-(2**31))),
+        (b"{}", IdentifyRequest()),
+        (b"null", IdentifyRequest()),
+        (b' \r\n{ "client_id" : "c" }\t', IdentifyRequest(client_id="c")),
+        (b'{"Client_ID":"c","SNAPPY":true}', IdentifyRequest(client_id="c", snappy=True)),
+        ('{"deflate_level":1,"to\u212aen":1}'.encode(), IdentifyRequest(deflate_level=1)),
+        (b'{"client_id":null,"heartbeat_interval":null,"tls_v1":null}', IdentifyRequest()),
+        (b'{"client_id":"a","CLIENT_ID":"b"}', IdentifyRequest(client_id="b")),
+        (b'{"client_id":"a","CLIENT_ID":null}', IdentifyRequest(client_id="a")),
+        (b'{"short_id":"a","long_id":1,"x":{"client_id":[1e400,"\xff"]}}', IdentifyRequest()),
+        (b'{"hostname":"a\xffb"}', IdentifyRequest(hostname="a\ufffdb")),
+        (b'{"user_agent":"\\u00e9\\n"}', IdentifyRequest(user_agent="\u00e9\n")),
+        (b'{"heartbeat_interval":-0}', IdentifyRequest()),
+        (b'{"msg_timeout":9223372036854775807}', IdentifyRequest(msg_timeout=2**63 - 1)),
+        (b'{"msg_timeout":-9223372036854775808}', IdentifyRequest(msg_timeout=-(2**63))),
+        (b'{"sample_rate":-2147483648}', IdentifyRequest(sample_rate=-(2**31))),
     ],
 )
-def test_offer_is_read_as_go_reads_it(body: bytes, offer: Offer) -> None:
+def test_offer_is_read_as_go_reads_it(body: bytes, offer: IdentifyRequest) -> None:
     """Case does not matter, null is absent, what is unknown or no UTF-8 does no harm."""
-    assert offer == parse_offer(body)
+    assert offer == parse_identify_request(body)
 
 
 @pytest.mark.parametrize("depth", [10_001, 1_000_000])
 def test_json_too_deep_is_refused(depth: int) -> None:
     """A body of brackets is no JSON that anybody reads, and costs no stack."""
     with pytest.raises(RemoteProtocolError, match="E_BAD_BODY IDENTIFY failed to decode JSON"):
-        parse_offer(b'{"x":' + b"[" * depth)
+        parse_identify_request(b'{"x":' + b"[" * depth)
 
 
-@pytest.mark.parametrize("body,text", OFFER_REFUSALS.items())
-def test_bad_offer_is_refused_in_nsqds_words(body: bytes, text: str) -> None:
-    """What is no JSON, of another type or out of range is E_BAD_BODY with its reason."""
-    with pytest.raises(RemoteProtocolError) as caught:
-        effective(parse_offer(body), Limits())
+def test_invalid_requests_have_nsqds_errors() -> None:
+    """Invalid JSON, a wrong type or a value out of range is E_BAD_BODY with the reason."""
+    for body, text in OFFER_REFUSALS.items():
+        with pytest.raises(RemoteProtocolError) as caught:
+            negotiate(parse_identify_request(body), Limits())
 
-    assert ("E_BAD_BODY", f"IDENTIFY {text}") == (caught.value.code, caught.value.description)
+        assert ("E_BAD_BODY", f"IDENTIFY {text}") == (caught.value.code, caught.value.description)
 
 
 @given(st.binary() | st.text('{}[]":,0123.e-+\\nulltrue', max_size=40).map(str.encode))
 def test_any_body_is_an_offer_or_a_refusal(body: bytes) -> None:
     """Nothing that a client can send as a body raises anything else."""
     try:
-        parse_offer(body)
+        parse_identify_request(body)
     except RemoteProtocolError as error:
         assert "E_BAD_BODY IDENTIFY failed to decode JSON body" == str(error)  # noqa: PT017
 
@@ -111,7 +113,7 @@ def test_any_body_is_an_offer_or_a_refusal(body: bytes) -> None:
 
 def test_defaults_hold_without_identify() -> None:
     """A client that never identifies has the broker's defaults."""
-    expected = Effective(
+    expected = NegotiatedOptions(
         heartbeat_interval_ms=30_000,
         output_buffer_size_bytes=16_384,
         output_buffer_timeout_ms=250,
@@ -119,59 +121,46 @@ def test_defaults_hold_without_identify() -> None:
         msg_timeout_ms=60_000,
     )
 
-    assert expected == defaults(Limits())
+    assert expected == default_options(Limits())
 
 
-@pytest.mark.parametrize("heartbeat_interval", [1_000, 60_000])
-@pytest.mark.parametrize("output_buffer_timeout", [25, 30_000])
-@pytest.mark.parametrize("output_buffer_size", [64, 65_536])
-@pytest.mark.parametrize("sample_rate", [0, 99])
-@pytest.mark.parametrize("msg_timeout", [1_000, 900_000])
-def test_values_at_the_ends_of_their_ranges_hold(
-    heartbeat_interval: int,
-    output_buffer_timeout: int,
-    output_buffer_size: int,
-    sample_rate: int,
-    msg_timeout: int,
-) -> None:
-    """The lowest and the highest value of each range is taken as it stands."""
-    offer = Offer(
-        heartbeat_interval=heartbeat_interval,
-        output_buffer_timeout=output_buffer_timeout,
-        output_buffer_size=output_buffer_size,
-        sample_rate=sample_rate,
-        msg_timeout=msg_timeout,
-    )
-
-    holds = effective(offer, Limits())
-
-    assert (
-        Effective(
-            heartbeat_interval_ms=heartbeat_interval,
-            output_buffer_size_bytes=output_buffer_size,
-            output_buffer_timeout_ms=output_buffer_timeout,
-            sample_rate=sample_rate,
+def test_values_at_the_ends_of_their_ranges_are_negotiated() -> None:
+    """The lowest and the highest value of each range is accepted unchanged."""
+    ranges = ((1_000, 60_000), (25, 30_000), (64, 65_536), (0, 99), (1_000, 900_000))
+    for heartbeat, buffer_timeout, buffer_size, rate, msg_timeout in itertools.product(*ranges):
+        request = IdentifyRequest(
+            heartbeat_interval=heartbeat,
+            output_buffer_timeout=buffer_timeout,
+            output_buffer_size=buffer_size,
+            sample_rate=rate,
+            msg_timeout=msg_timeout,
+        )
+        expected = NegotiatedOptions(
+            heartbeat_interval_ms=heartbeat,
+            output_buffer_size_bytes=buffer_size,
+            output_buffer_timeout_ms=buffer_timeout,
+            sample_rate=rate,
             msg_timeout_ms=msg_timeout,
         )
-        == holds
-    )
+
+        assert expected == negotiate(request, Limits())
 
 
 def test_heartbeats_can_be_off() -> None:
     """-1 turns heartbeats off."""
-    assert effective(Offer(heartbeat_interval=-1), Limits()).heartbeat_interval_ms is None
+    assert negotiate(IdentifyRequest(heartbeat_interval=-1), Limits()).heartbeat_interval_ms is None
 
 
 def test_flushing_by_time_can_be_off() -> None:
     """-1 leaves the output buffer to fill."""
-    holds = effective(Offer(output_buffer_timeout=-1), Limits())
+    holds = negotiate(IdentifyRequest(output_buffer_timeout=-1), Limits())
 
     assert (None, 16_384) == (holds.output_buffer_timeout_ms, holds.output_buffer_size_bytes)
 
 
 def test_unbuffered_output_is_not_flushed_by_time() -> None:
     """Without a buffer there is nothing to flush, whatever timeout was asked for."""
-    holds = effective(Offer(output_buffer_size=-1, output_buffer_timeout=100), Limits())
+    holds = negotiate(IdentifyRequest(output_buffer_size=-1, output_buffer_timeout=100), Limits())
 
     assert (None, 0) == (holds.output_buffer_timeout_ms, holds.output_buffer_size_bytes)
 
@@ -183,18 +172,18 @@ def test_answer_to_a_modest_offer_is_nsqds() -> None:
     """The answer has nsqd's keys in nsqd's order, and its values."""
     limits = Limits()
 
-    assert NSQD_ANSWER == answer_to(defaults(limits), limits).to_json()
+    assert NSQD_ANSWER == identify_response(default_options(limits), limits).to_json()
 
 
-def test_answer_tells_what_holds() -> None:
+def test_response_has_the_negotiated_options() -> None:
     """Values that were asked for come back; off is 0, and unbuffered a buffer of one byte."""
     limits = Limits(max_rdy_count=7, max_msg_timeout_ms=800_000)
-    offer = Offer(output_buffer_size=-1, sample_rate=5, msg_timeout=1_000)
+    offer = IdentifyRequest(output_buffer_size=-1, sample_rate=5, msg_timeout=1_000)
 
-    answer = answer_to(effective(offer, limits), limits)
+    answer = identify_response(negotiate(offer, limits), limits)
 
     assert (
-        Answer(
+        IdentifyResponse(
             max_rdy_count=7,
             version="1.3.0",
             max_msg_timeout=800_000,
@@ -210,33 +199,35 @@ def test_answer_tells_what_holds() -> None:
 
 
 def test_answer_is_read_back() -> None:
-    """What a broker answers is what a client reads."""
-    expected = Answer(version="1.3.0", deflate_level=6, max_deflate_level=6)
+    """The client parses what the broker encodes."""
+    expected = IdentifyResponse(version="1.3.0", deflate_level=6, max_deflate_level=6)
 
-    assert expected == parse_answer(NSQD_ANSWER)
+    assert expected == parse_identify_response(NSQD_ANSWER)
 
 
 def test_keys_of_a_newer_nsqd_are_skipped() -> None:
     """An answer may hold more than is known."""
-    assert Answer(snappy=True) == parse_answer(b'{"snappy":true,"topology_zone":"z"}')
+    assert IdentifyResponse(snappy=True) == parse_identify_response(
+        b'{"snappy":true,"topology_zone":"z"}'
+    )
 
 
-def test_plain_ok_stands_for_the_defaults() -> None:
+def test_plain_ok_means_the_defaults() -> None:
     """Without feature negotiation the answer is OK, and nothing is upgraded."""
-    assert Answer() == parse_answer(b"OK")
+    assert IdentifyResponse() == parse_identify_response(b"OK")
 
 
 @pytest.mark.parametrize(
     "answer,count",
     [
-        (Answer(), 0),
-        (Answer(tls_v1=True), 1),
-        (Answer(snappy=True), 1),
-        (Answer(deflate=True), 1),
-        (Answer(tls_v1=True, deflate=True), 2),
+        (IdentifyResponse(), 0),
+        (IdentifyResponse(tls_v1=True), 1),
+        (IdentifyResponse(snappy=True), 1),
+        (IdentifyResponse(deflate=True), 1),
+        (IdentifyResponse(tls_v1=True, deflate=True), 2),
     ],
 )
-def test_answer_upgrades_by_each_layer_that_it_names(answer: Answer, count: int) -> None:
+def test_answer_upgrades_by_each_layer_that_it_names(answer: IdentifyResponse, count: int) -> None:
     """TLS is a layer, compression is another."""
     assert (count, count > 0) == (answer.upgrade_count, answer.upgrades)
 
@@ -257,6 +248,6 @@ def test_answer_upgrades_by_each_layer_that_it_names(answer: Answer, count: int)
     ],
 )
 def test_other_answer_is_the_brokers_mistake(data: bytes) -> None:
-    """What is no answer to IDENTIFY, or names two kinds of compression, is refused."""
-    with pytest.raises(RemoteProtocolError, match=r"^E_INVALID the answer to IDENTIFY"):
-        parse_answer(data)
+    """A response that is invalid or enables two kinds of compression is refused."""
+    with pytest.raises(RemoteProtocolError, match=r"^E_INVALID the response to IDENTIFY"):
+        parse_identify_response(data)

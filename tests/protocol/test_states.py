@@ -60,12 +60,12 @@ def test_allowed_is_the_table() -> None:
 def test_allowed_command_leads_to_its_state(
     state: State, kind: type[Command], after: State
 ) -> None:
-    """A pair of the table is answered with the state behind it."""
+    """A pair of the table is answered with the state after it."""
     assert after is advance(state, kind)
 
 
 @pytest.mark.parametrize("state,kind", [row[:2] for row in ROWS if row[2] is ERROR])
-def test_command_in_a_wrong_state_is_our_own_mistake(state: State, kind: type[Command]) -> None:
+def test_command_in_a_wrong_state_is_a_local_error(state: State, kind: type[Command]) -> None:
     """A pair that is not in the table is an error that names command and state."""
     with pytest.raises(LocalProtocolError) as caught:
         advance(state, kind)

@@ -107,7 +107,7 @@ def test_any_other_name_is_invalid(name: bytes) -> None:
     assert not is_valid_name(name)
 
 
-def test_65_bytes_of_256_may_stand_in_a_name() -> None:
+def test_65_of_256_bytes_are_valid_in_a_name() -> None:
     """ASCII letters, digits and three signs, and nothing else."""
     valid = bytes(byte for byte in range(256) if is_valid_name(bytes([byte])))
 
@@ -221,5 +221,5 @@ def test_delay_wraps_in_nanoseconds(value_ms: int, expected_ms: int) -> None:
     ],
 )
 def test_text_is_quoted_as_go_does(text: bytes, quoted: str) -> None:
-    """What cannot be printed is escaped, by its byte where it is no UTF-8."""
+    """Unprintable characters are escaped, and bytes that are not UTF-8 as bytes."""
     assert quoted == go_quote(text)

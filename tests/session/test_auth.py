@@ -6,18 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.authorization import Authorization
-from gateway.secret import Secret
-from gateway.session.actions import Authenticate, EndReason, EndSocket, Ready
+from gateway.credentials import Secret
+from gateway.protocol.identify import AuthResponse
 from gateway.session.auth import AUTH_TIMEOUT_S, MAX_SECRET_BYTES
-from gateway.session.options import SessionOptions
-from gateway.session.patience import MAX_MISUSES
+from gateway.session.command_runner import MAX_ERRORS
 from gateway.session.session import Session
-from tests.support.deliveries import ANSWER, Json, command, message, read, subscribed
+from gateway.session.types import Authenticate, CloseReason, CloseSocket, SessionOptions, SetReady
+from tests.support.session_messages import ANSWER, Json, command, message, read, subscribed
 
 AUTH = command("AUTH", secret="alice", ref=7)
 ALICE = Authenticate(Secret(b"alice"))
-GRANTED = Authorization(identity="alice", identity_url="http://who", permission_count=2)
+GRANTED = AuthResponse(identity="alice", identity_url="http://who", permission_count=2)
 SUBSCRIBED = {"topic": "t", "channel": "c", "max_in_flight": 10, "msg_timeout_ms": 60_000}
 TOO_LATE_S = AUTH_TIMEOUT_S
 
@@ -30,7 +29,7 @@ def new(**options: Any) -> Session:  # noqa: ANN401 - any option
 def asked(now: float = 0.0) -> Session:
     """Return a session whose broker wants AUTH, before its client said anything."""
     session = new()
-    assert [] == session.want_auth(now)
+    assert [] == session.on_auth_required(now)
     return session
 
 
@@ -98,9 +97,9 @@ def test_auth_is_answered_before_the_subscription() -> None:
     session = asked()
     session.receive(AUTH, 1.0)
 
-    actions = session.source_opened(1, ANSWER, GRANTED)
+    actions = session.on_source_opened(1, ANSWER, GRANTED)
 
-    assert [Ready(10)] == actions
+    assert [SetReady(10)] == actions
     said = {"identity": "alice", "identity_url": "http://who", "permission_count": 2}
     assert [response("AUTH", said, 7), response("SUB", SUBSCRIBED)] == read(session, 1.0)
 
@@ -110,7 +109,7 @@ def test_auth_that_the_gateway_alone_wanted_is_answered_ok() -> None:
     session = asked()
     session.receive(AUTH, 1.0)
 
-    session.source_opened(1, ANSWER)
+    session.on_source_opened(1, ANSWER)
 
     assert [response("AUTH", "OK", 7), response("SUB", SUBSCRIBED)] == read(session, 1.0)
 
@@ -119,10 +118,10 @@ def test_the_second_broker_does_not_answer_auth_again() -> None:
     """Of several, the first tells; the others are a change of state."""
     session = asked()
     session.receive(AUTH, 1.0)
-    session.source_opened(1, ANSWER, GRANTED)
+    session.on_source_opened(1, ANSWER, GRANTED)
     read(session, 1.0)
 
-    session.source_opened(2, ANSWER, GRANTED)
+    session.on_source_opened(2, ANSWER, GRANTED)
 
     data = {"state": "connected", "nsqds": 2, "lost_ids": []}
     assert [response("NOP", data)] == read(session, 1.0)
@@ -148,7 +147,7 @@ def test_another_command_first_is_refused_and_ends_it(
 
     actions = session.receive(f"{text}\n{AUTH}", 1.0)
 
-    assert [EndSocket(EndReason.NO_AUTH)] == actions
+    assert [CloseSocket(CloseReason.NO_AUTH)] == actions
     assert [(cmd, ref, "E_AUTH_FIRST")] == codes(session)
 
 
@@ -161,7 +160,7 @@ def test_no_auth_in_time_ends_it() -> None:
     after = session.wake(5.0 + TOO_LATE_S)
 
     assert ([], 5.0 + TOO_LATE_S) == (before, due)
-    assert [EndSocket(EndReason.NO_AUTH)] == after
+    assert [CloseSocket(CloseReason.NO_AUTH)] == after
     assert [(None, None, "E_AUTH_FIRST")] == codes(session)
 
 
@@ -169,7 +168,7 @@ def test_to_be_asked_again_gives_no_more_time() -> None:
     """Each broker that comes says that it wants AUTH; the first counts."""
     session = asked(now=0.0)
 
-    session.want_auth(9.0)
+    session.on_auth_required(9.0)
 
     assert TOO_LATE_S == session.next_wake()
 
@@ -185,7 +184,7 @@ def test_with_auth_the_clock_stops() -> None:
 def test_an_outage_does_not_begin_while_a_broker_waits_for_auth() -> None:
     """There is one: it asked."""
     session = Session(SessionOptions(topic="t", channel="c", broker_outage_s=1.0), now=0.0)
-    session.want_auth(0.0)
+    session.on_auth_required(0.0)
 
     assert [] == session.wake(2.0)
 
@@ -227,9 +226,9 @@ def test_too_many_unusable_auths_end_it() -> None:
     """As with every other command that is none."""
     session = asked()
 
-    actions = session.receive("\n".join([command("AUTH")] * (MAX_MISUSES + 1)), 1.0)
+    actions = session.receive("\n".join([command("AUTH")] * (MAX_ERRORS + 1)), 1.0)
 
-    assert [EndSocket(EndReason.TOO_MANY_ERRORS)] == actions
+    assert [CloseSocket(CloseReason.TOO_MANY_ERRORS)] == actions
 
 
 def test_what_stands_behind_auth_waits_for_its_answer() -> None:
@@ -237,11 +236,11 @@ def test_what_stands_behind_auth_waits_for_its_answer() -> None:
     session = asked()
     first = session.receive(f"{AUTH}\n{command('RDY', count=3, ref=8)}", 1.0)
     before = read(session, 1.0)
-    session.source_opened(1, ANSWER, GRANTED)
+    session.on_source_opened(1, ANSWER, GRANTED)
 
-    actions = session.go_on(2.0)
+    actions = session.run_waiting(2.0)
 
-    assert ([ALICE], [], [Ready(3)]) == (first, before, actions)
+    assert ([ALICE], [], [SetReady(3)]) == (first, before, actions)
     assert [("AUTH", 7), ("SUB", None), ("RDY", 8)] == [
         (each["cmd"], each["ref"]) for each in read(session, 2.0)
     ]
@@ -252,9 +251,9 @@ def test_a_secret_that_is_refused_ends_it() -> None:
     session = asked()
     session.receive(AUTH, 1.0)
 
-    actions = session.auth_failed("E_AUTH_FAILED", "AUTH failed", EndReason.FORBIDDEN)
+    actions = session.on_auth_failed("E_AUTH_FAILED", "AUTH failed", CloseReason.FORBIDDEN)
 
-    assert [EndSocket(EndReason.FORBIDDEN)] == actions
+    assert [CloseSocket(CloseReason.FORBIDDEN)] == actions
     assert [
         {
             "type": "error",
@@ -271,9 +270,9 @@ def test_what_stands_behind_a_refused_auth_is_not_carried_out() -> None:
     """The socket has ended; nobody asks for messages any more."""
     session = asked()
     session.receive(f"{AUTH}\n{command('RDY', count=3, ref=8)}", 1.0)
-    session.auth_failed("E_AUTH_FAILED", "AUTH failed", EndReason.FORBIDDEN)
+    session.on_auth_failed("E_AUTH_FAILED", "AUTH failed", CloseReason.FORBIDDEN)
 
-    actions = session.go_on(2.0)
+    actions = session.run_waiting(2.0)
 
     assert ([], [("AUTH", 7, "E_AUTH_FAILED")]) == (actions, codes(session))
     assert None is session.next_wake()
@@ -283,9 +282,9 @@ def test_a_drain_takes_a_socket_that_waits_too() -> None:
     """It is told, and closed at its moment."""
     session = asked()
 
-    session.drain(EndReason.DRAINED, close_at=3.0, reconnect_after_ms=5)
+    session.drain(CloseReason.DRAINED, close_at=3.0, reconnect_after_ms=5)
 
-    assert [EndSocket(EndReason.DRAINED)] == session.wake(3.0)
+    assert [CloseSocket(CloseReason.DRAINED)] == session.wake(3.0)
     assert ["CLS"] == [each["cmd"] for each in read(session, 3.0)]
 
 
@@ -296,11 +295,11 @@ def test_without_a_broker_so_far_the_subscription_is_answered() -> None:
     """The topic's first message will bring its broker, which then is a change of state."""
     session = new()
 
-    actions = session.no_source_yet(30_000, 0.0)
+    actions = session.on_no_source(30_000, 0.0)
     answer = read(session, 0.0)
-    session.source_opened(1, ANSWER)
+    session.on_source_opened(1, ANSWER)
 
-    assert [Ready(10)] == actions
+    assert [SetReady(10)] == actions
     assert [response("SUB", {**SUBSCRIBED, "msg_timeout_ms": 30_000})] == answer
     data = {"state": "connected", "nsqds": 1, "lost_ids": []}
     assert [response("NOP", data)] == read(session, 0.0)
@@ -309,10 +308,10 @@ def test_without_a_broker_so_far_the_subscription_is_answered() -> None:
 def test_to_be_without_a_broker_again_is_no_second_subscription() -> None:
     """Once told, the client is told of changes only; the outage counts from now."""
     session = new(broker_outage_s=300.0)
-    session.no_source_yet(60_000, 0.0)
+    session.on_no_source(60_000, 0.0)
     read(session, 0.0)
 
-    session.no_source_yet(60_000, 50.0)
+    session.on_no_source(60_000, 50.0)
 
     assert ([], 350.0) == (read(session, 50.0), session.next_wake())
 
@@ -322,7 +321,7 @@ def test_auth_is_answered_although_no_broker_is_there_yet() -> None:
     session = asked()
     session.receive(AUTH, 1.0)
 
-    session.no_source_yet(60_000, 1.0)
+    session.on_no_source(60_000, 1.0)
 
     assert [response("AUTH", "OK", 7), response("SUB", SUBSCRIBED)] == read(session, 1.0)
 
@@ -330,13 +329,13 @@ def test_auth_is_answered_although_no_broker_is_there_yet() -> None:
 def test_a_broker_that_comes_later_gives_ten_seconds() -> None:
     """Until then the client may say what it likes: it could not know."""
     session = new()
-    session.no_source_yet(60_000, 0.0)
-    session.want_auth(100.0)
+    session.on_no_source(60_000, 0.0)
+    session.on_auth_required(100.0)
     read(session, 100.0)
 
     session.receive(command("NOP", ref=1), 101.0)
     taken = session.receive(AUTH, 102.0)
-    session.source_opened(1, ANSWER, GRANTED)
+    session.on_source_opened(1, ANSWER, GRANTED)
 
     assert [ALICE] == taken
     assert ["NOP", "AUTH", "NOP"] == [each["cmd"] for each in read(session, 102.0)]
@@ -345,22 +344,22 @@ def test_a_broker_that_comes_later_gives_ten_seconds() -> None:
 def test_a_broker_that_comes_later_ends_who_has_no_secret() -> None:
     """Ten seconds after it came."""
     session = new()
-    session.no_source_yet(60_000, 0.0)
-    session.want_auth(100.0)
+    session.on_no_source(60_000, 0.0)
+    session.on_auth_required(100.0)
 
     assert [] == session.wake(109.9)
-    assert [EndSocket(EndReason.NO_AUTH)] == session.wake(110.0)
+    assert [CloseSocket(CloseReason.NO_AUTH)] == session.wake(110.0)
 
 
 def test_a_secret_that_nobody_wanted_is_kept_for_a_broker_that_does() -> None:
     """It was answered OK; now it is tried, and not answered again."""
     session = new()
-    session.no_source_yet(60_000, 0.0)
+    session.on_no_source(60_000, 0.0)
     session.receive(AUTH, 1.0)
     read(session, 1.0)
 
-    actions = session.want_auth(100.0)
-    session.source_opened(1, ANSWER, GRANTED)
+    actions = session.on_auth_required(100.0)
+    session.on_source_opened(1, ANSWER, GRANTED)
 
     assert [ALICE] == actions
     assert ["NOP"] == [each["cmd"] for each in read(session, 100.0)]
@@ -370,9 +369,9 @@ def test_a_kept_secret_is_tried_once() -> None:
     """Every broker that comes asks, and the first one's question counts."""
     session = subscribed()
     session.receive(AUTH, 0.0)
-    session.want_auth(1.0)
+    session.on_auth_required(1.0)
 
-    assert [] == session.want_auth(2.0)
+    assert [] == session.on_auth_required(2.0)
 
 
 # The secret does not hold any more
@@ -381,11 +380,11 @@ def test_a_kept_secret_is_tried_once() -> None:
 def test_a_revoked_secret_ends_an_open_socket() -> None:
     """Unasked, and behind what waits."""
     session = subscribed(has_secret=True)
-    session.arrived(1, [message(0xA)], 0.0)
+    session.on_messages(1, [message(0xA)], 0.0)
 
-    actions = session.auth_failed("E_UNAUTHORIZED", "no more", EndReason.SECRET_REFUSED)
+    actions = session.on_auth_failed("E_UNAUTHORIZED", "no more", CloseReason.SECRET_REFUSED)
 
-    assert [EndSocket(EndReason.SECRET_REFUSED)] == actions
+    assert [CloseSocket(CloseReason.SECRET_REFUSED)] == actions
     assert [("AUTH", None, "E_UNAUTHORIZED")] == codes(session)
 
 
@@ -395,7 +394,7 @@ def test_what_has_ended_is_told_nothing_more() -> None:
     session.wake(TOO_LATE_S)
     read(session, 0.0)
 
-    actions = session.auth_failed("E_AUTH_FAILED", "AUTH failed", EndReason.FORBIDDEN)
+    actions = session.on_auth_failed("E_AUTH_FAILED", "AUTH failed", CloseReason.FORBIDDEN)
 
     assert ([], []) == (actions, read(session, 0.0))
 
@@ -409,8 +408,8 @@ def test_after_the_end_nobody_subscribes_with_a_secret_that_was_kept() -> None:
     """A broker that wants one while the socket leaves is left too."""
     session = subscribed()
     session.receive(AUTH, 0.0)
-    kept = session.kept_secret
+    kept = session.unused_secret
     session.close(1.0)
 
-    assert [] == session.want_auth(2.0)
+    assert [] == session.on_auth_required(2.0)
     assert Secret(b"alice") == kept

@@ -5,25 +5,26 @@ from __future__ import annotations
 import pytest
 
 from gateway.protocol.frames import ErrorFrame
-from gateway.protocol.identify import Answer
-from gateway.session.actions import (
-    Action,
-    Cause,
-    EndReason,
-    EndSocket,
-    Finish,
-    Ready,
-    Requeue,
-    Touch,
-)
-from gateway.session.options import SessionOptions
-from gateway.session.patience import MAX_MISUSES
+from gateway.protocol.identify import IdentifyResponse
+from gateway.session.command_runner import MAX_ERRORS
 from gateway.session.session import Session
-from gateway.session.window import MARGIN_S
-from tests.support.deliveries import (
+from gateway.session.types import (
+    Action,
+    CloseReason,
+    CloseSocket,
+    FinishDeliveries,
+    RequeueCause,
+    RequeueDeliveries,
+    SessionOptions,
+    SetReady,
+    TouchDeliveries,
+)
+from gateway.session.window import MARGIN_S, REFUSAL_S
+from tests.support.session_messages import (
     ANSWER,
     Json,
     command,
+    delivery_ids,
     holding,
     lines,
     message,
@@ -51,9 +52,9 @@ def test_the_first_source_is_the_answer_to_the_subscription() -> None:
     """The SUB response names what holds, and RDY is the window."""
     session = Session(SessionOptions(topic="t", channel="c", max_in_flight=7), now=0.0)
 
-    actions = session.source_opened(1, Answer(msg_timeout=30_000))
+    actions = session.on_source_opened(1, IdentifyResponse(msg_timeout=30_000))
 
-    assert [Ready(7)] == actions
+    assert [SetReady(7)] == actions
     data = {"topic": "t", "channel": "c", "max_in_flight": 7, "msg_timeout_ms": 30_000}
     assert [{"type": "response", "cmd": "SUB", "ref": None, "data": data}] == read(session, 0.0)
 
@@ -62,7 +63,7 @@ def test_another_source_is_a_change_of_state() -> None:
     """The client learns how many nsqd there are; RDY stays, the sources share it."""
     session = subscribed()
 
-    actions = session.source_opened(2, ANSWER)
+    actions = session.on_source_opened(2, ANSWER)
 
     assert [] == actions
     data = {"state": "connected", "nsqds": 2, "lost_ids": []}
@@ -73,7 +74,7 @@ def test_a_delivery_is_a_message_frame() -> None:
     """Everything that the contract shows is there, and what is left of the timeout."""
     session = subscribed()
 
-    session.arrived(1, [message(0xA, b"text", attempts=3)], 10.0)
+    session.on_messages(1, [message(0xA, b"text", attempts=3)], 10.0)
 
     assert [
         {
@@ -94,7 +95,7 @@ def test_a_lone_message_waits_for_nothing() -> None:
     """Its frame is there at the moment at which it came; no timer gathers others."""
     session = subscribed()
 
-    session.arrived(1, messages(0xA), 5.0)
+    session.on_messages(1, messages(0xA), 5.0)
 
     assert session.has_frame
     assert [60_000] == [each["deadline_ms"] for each in lines(session.next_frame(5.0))]
@@ -103,8 +104,8 @@ def test_a_lone_message_waits_for_nothing() -> None:
 def test_what_is_there_goes_in_one_frame() -> None:
     """Messages of one read, of several reads and answers share a frame."""
     session = subscribed()
-    session.arrived(1, messages(0xA, 0xB), 0.0)
-    session.arrived(1, messages(0xC), 0.0)
+    session.on_messages(1, messages(0xA, 0xB), 0.0)
+    session.on_messages(1, messages(0xC), 0.0)
     session.receive(command("NOP", ref=1), 0.0)
     waits = session.has_frame
 
@@ -118,7 +119,7 @@ def test_no_frame_is_made_of_nothing() -> None:
     """Neither at first nor when all that waited has expired."""
     session = subscribed()
     before = session.next_frame(0.0)
-    session.arrived(1, messages(0xA), 0.0)
+    session.on_messages(1, messages(0xA), 0.0)
 
     assert (None, None) == (before, session.next_frame(TIMEOUT_S))
 
@@ -129,11 +130,11 @@ def test_no_frame_is_made_of_nothing() -> None:
 @pytest.mark.parametrize(
     "verb, members, expected",
     [
-        ("FIN", {}, Finish(1, [A])),
-        ("REQ", {}, Requeue(1, [A], 0, Cause.CLIENT)),
-        ("REQ", {"timeout_ms": 5_000}, Requeue(1, [A], 5_000, Cause.CLIENT)),
-        ("REQ", {"timeout_ms": 10**30}, Requeue(1, [A], 2**40, Cause.CLIENT)),
-        ("TOUCH", {}, Touch(1, [A])),
+        ("FIN", {}, FinishDeliveries(1, [A])),
+        ("REQ", {}, RequeueDeliveries(1, [A], 0, RequeueCause.CLIENT)),
+        ("REQ", {"timeout_ms": 5_000}, RequeueDeliveries(1, [A], 5_000, RequeueCause.CLIENT)),
+        ("REQ", {"timeout_ms": 10**30}, RequeueDeliveries(1, [A], 2**40, RequeueCause.CLIENT)),
+        ("TOUCH", {}, TouchDeliveries(1, [A])),
     ],
 )
 def test_an_answer_goes_to_nsq_and_is_silent(verb: str, members: Json, expected: Action) -> None:
@@ -180,7 +181,7 @@ def test_a_second_answer_is_refused() -> None:
 
     actions = session.receive(command("FIN", ids=[delivery_id, delivery_id]), 1.0)
 
-    assert [Finish(1, [A])] == actions
+    assert [FinishDeliveries(1, [A])] == actions
     assert [delivery_id] == error_of(session)["ids"]
 
 
@@ -191,7 +192,7 @@ def test_of_several_ids_those_that_can_be_are_answered() -> None:
 
     actions = session.receive(command("REQ", ids=[ids[0], "x", ids[1], "y"], ref=1), 1.0)
 
-    assert [Requeue(1, [A, B], 0, Cause.CLIENT)] == actions
+    assert [RequeueDeliveries(1, [A, B], 0, RequeueCause.CLIENT)] == actions
     error = error_of(session)
     assert (1, "E_REQ_FAILED", ["x", "y"]) == (error["ref"], error["code"], error["ids"])
 
@@ -203,7 +204,7 @@ def test_answers_go_to_the_source_that_delivered() -> None:
 
     actions = session.receive(command("FIN", ids=ids), 1.0)
 
-    assert [Finish(1, [A]), Finish(2, [B])] == actions
+    assert [FinishDeliveries(1, [A]), FinishDeliveries(2, [B])] == actions
 
 
 def test_commands_of_a_frame_are_carried_out_in_order() -> None:
@@ -214,7 +215,7 @@ def test_commands_of_a_frame_are_carried_out_in_order() -> None:
 
     actions = session.receive("\n".join(frame), 1.0)
 
-    assert [Finish(1, [A, B]), Touch(1, [C])] == actions
+    assert [FinishDeliveries(1, [A, B]), TouchDeliveries(1, [C])] == actions
 
 
 def test_an_answer_after_the_deadline_is_refused() -> None:
@@ -225,7 +226,7 @@ def test_an_answer_after_the_deadline_is_refused() -> None:
 
     actions = session.receive(command("FIN", id=delivery_id), TIMEOUT_S)
 
-    assert [Ready(1)] == actions
+    assert [SetReady(1)] == actions
     assert "E_FIN_FAILED" == error_of(session)["code"]
 
 
@@ -237,7 +238,7 @@ def test_touch_puts_the_deadline_off() -> None:
 
     actions = session.receive(command("FIN", id=delivery_id), 100.0)
 
-    assert [Finish(1, [A])] == actions
+    assert [FinishDeliveries(1, [A])] == actions
 
 
 def test_a_redelivery_is_answered_by_its_own_id() -> None:
@@ -249,7 +250,7 @@ def test_a_redelivery_is_answered_by_its_own_id() -> None:
     actions = session.receive(command("FIN", ids=[old, new]), TIMEOUT_S + 1)
 
     assert old != new
-    assert [Finish(1, [A])] == actions
+    assert [FinishDeliveries(1, [A])] == actions
     assert [old] == error_of(session, 61.0)["ids"]
 
 
@@ -263,7 +264,9 @@ def test_what_nsqd_sends_again_a_little_early_is_not_answered_by_the_old_id() ->
     late = session.receive(command("FIN", id=old), 59.9)
     right = session.receive(command("FIN", id=new), 59.9)
 
-    assert [Finish(1, [A])] == [each for each in late + right if isinstance(each, Finish)]
+    assert [FinishDeliveries(1, [A])] == [
+        each for each in late + right if isinstance(each, FinishDeliveries)
+    ]
     assert old == error_of(session, 59.9)["id"]
 
 
@@ -276,7 +279,7 @@ def test_a_late_refusal_names_the_delivery(verb: str) -> None:
     read(session, 1.0)
 
     text = f"{verb} {A.decode()} failed ID not in flight"
-    session.answer_refused(ErrorFrame(f"E_{verb}_FAILED", text))
+    session.on_ack_refused(ErrorFrame(f"E_{verb}_FAILED", text))
 
     error = error_of(session)
     assert (verb, None, f"E_{verb}_FAILED") == (error["cmd"], error["ref"], error["code"])
@@ -289,9 +292,136 @@ def test_a_late_refusal_of_something_unknown_names_what_nsqd_said() -> None:
     session.receive(command("FIN", id=f"{A.decode()}-made-up"), 1.0)
     read(session, 1.0)
 
-    session.answer_refused(ErrorFrame("E_FIN_FAILED", f"FIN {A.decode()} failed"))
+    session.on_ack_refused(ErrorFrame("E_FIN_FAILED", f"FIN {A.decode()} failed"))
 
     assert A.decode() == error_of(session)["id"]
+
+
+def refused_touch(session: Session, number: int = 0xA, source: int = 1) -> list[Action]:
+    """Let nsqd refuse a TOUCH of message *number*."""
+    text = f"TOUCH {message_id(number).decode()} failed ID not in flight"
+    return session.on_ack_refused(ErrorFrame("E_TOUCH_FAILED", text), source)
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+@pytest.mark.parametrize("form", ["id", "ids"])
+def test_a_late_touch_frees_its_place_in_the_window(
+    form: str,
+    is_overdue: bool,  # noqa: FBT001 - one column of the table
+) -> None:
+    """The client drops what it may not touch: RDY follows at once, and a FIN of it is refused."""
+    session = subscribed(max_in_flight=1)
+    (delivery_id,) = holding(session, 0xA)
+    if is_overdue:
+        session.wake(TIMEOUT_S - MARGIN_S)
+    named: object = delivery_id if form == "id" else [delivery_id]
+
+    actions = session.receive(command("TOUCH", ref=1, **{form: named}), TIMEOUT_S)
+
+    assert [SetReady(1)] * is_overdue == actions
+    error = error_of(session)
+    assert ("E_TOUCH_FAILED", 1) == (error["code"], error["ref"])
+    assert 0 == session.stats.held
+    assert [] == session.receive(command("FIN", id=delivery_id), TIMEOUT_S)
+    assert "E_FIN_FAILED" == error_of(session)["code"]
+
+
+def test_a_touch_that_nsqd_refuses_frees_its_place_in_the_window() -> None:
+    """Its channel was emptied, or nsqd timed it out before the TOUCH; told once, by its own id."""
+    session = subscribed(max_in_flight=1)
+    (delivery_id,) = holding(session, 0xA)
+    session.receive(command("TOUCH", id=delivery_id), TIMEOUT_S - MARGIN_S / 2)
+
+    actions = refused_touch(session)
+
+    assert ([], 0) == (actions, session.stats.held)
+    error = error_of(session)
+    assert ("E_TOUCH_FAILED", delivery_id) == (error["code"], error["id"])
+    assert [] == session.wake(TIMEOUT_S * 2)
+    assert [] == session.receive(command("FIN", id=delivery_id), TIMEOUT_S * 2)
+    assert "E_FIN_FAILED" == error_of(session)["code"]
+
+
+def test_rdy_follows_a_touch_that_nsqd_refuses_when_it_was_down() -> None:
+    """The delivery was overdue when it was touched, so it kept its place until now."""
+    session = subscribed(max_in_flight=1)
+    (delivery_id,) = holding(session, 0xA)
+    session.wake(TIMEOUT_S - MARGIN_S)
+
+    touched = session.receive(command("TOUCH", id=delivery_id), TIMEOUT_S - MARGIN_S / 2)
+
+    assert [TouchDeliveries(1, [A])] == touched
+    assert [SetReady(1)] == refused_touch(session)
+
+
+def test_rdy_rises_again_when_nsqd_has_not_refused_a_late_touch() -> None:
+    """V2 does not answer a TOUCH that succeeds, so this takes REFUSAL_S."""
+    session = subscribed(max_in_flight=1)
+    (delivery_id,) = holding(session, 0xA)
+    session.wake(TIMEOUT_S - MARGIN_S)
+    session.receive(command("TOUCH", id=delivery_id), TIMEOUT_S - 0.1)
+
+    assert TIMEOUT_S - 0.1 + REFUSAL_S == session.next_wake()
+    assert [SetReady(1)] == session.wake(TIMEOUT_S - 0.1 + REFUSAL_S)
+    assert 1 == session.stats.held
+
+
+@pytest.mark.parametrize("verb", ["FIN", "REQ"])
+def test_a_refused_touch_of_what_was_answered_since_is_told_and_frees_nothing(verb: str) -> None:
+    """The place was free already."""
+    session = subscribed(max_in_flight=2)
+    one, _ = holding(session, 0xA, 0xB)
+    session.receive(command("TOUCH", id=one), 1.0)
+    session.receive(command(verb, id=one), 2.0)
+
+    assert [] == refused_touch(session)
+    assert (one, 1) == (error_of(session)["id"], session.stats.held)
+
+
+def test_a_refused_touch_frees_the_delivery_of_its_own_source() -> None:
+    """Two nsqd may give the same id: it holds a time and the number of a node."""
+    session = subscribed(sources=2)
+    (one,) = holding(session, 0xA, source=1)
+    (two,) = holding(session, 0xA, source=2)
+    session.receive(command("TOUCH", ids=[one, two]), 1.0)
+
+    refused_touch(session, source=1)
+
+    assert one == error_of(session)["id"]
+    assert [FinishDeliveries(2, [A])] == session.receive(command("FIN", id=two), 2.0)
+
+
+def test_each_of_several_refused_touches_is_told() -> None:
+    """The first frees the place; the others change nothing."""
+    session = subscribed(max_in_flight=3)
+    one, two = holding(session, 0xA, 0xB)
+    for _ in range(2):
+        session.receive(command("TOUCH", ids=[one, two]), 1.0)
+
+    for number in (0xA, 0xB, 0xA, 0xB):
+        refused_touch(session, number)
+
+    assert [one, two, one, two] == [each["id"] for each in read(session, 1.0)]
+    assert 0 == session.stats.held
+
+
+def test_a_message_that_comes_again_after_its_touch_lowers_rdy() -> None:
+    """
+    The TOUCH was too late at nsqd.
+
+    The first delivery still occupies a place, and an answer to it does not count for the second.
+    """
+    session = subscribed(max_in_flight=3)
+    (old,) = holding(session, 0xA)
+    session.receive(command("TOUCH", id=old), 1.0)
+
+    again = session.on_messages(1, messages(0xA), 2.0)
+    (new,) = delivery_ids(read(session, 2.0))
+    refused = refused_touch(session)
+    finished = session.receive(command("FIN", id=new), 3.0)
+
+    assert ([SetReady(2)], [SetReady(3)], [FinishDeliveries(1, [A])]) == (again, refused, finished)
+    assert old == error_of(session)["id"]
 
 
 # RDY and NOP
@@ -304,7 +434,7 @@ def test_rdy_changes_the_window(count: int) -> None:
 
     actions = session.receive(command("RDY", count=count), 0.0)
 
-    assert [Ready(count)] == actions
+    assert [SetReady(count)] == actions
     assert not session.has_frame
 
 
@@ -337,9 +467,9 @@ def test_rdy_goes_before_what_is_requeued_in_the_same_frame() -> None:
     session = subscribed()
     (delivery_id,) = holding(session, 0xA)
 
-    actions = session.receive(command("REQ", id=delivery_id) + command("RDY", count=0), 1.0)
+    actions = session.receive(command("REQ", id=delivery_id) + "\n" + command("RDY", count=0), 1.0)
 
-    assert [Ready(0), Requeue(1, [A], 0, Cause.CLIENT)] == actions
+    assert [SetReady(0), RequeueDeliveries(1, [A], 0, RequeueCause.CLIENT)] == actions
 
 
 def test_nop_is_silent_without_a_ref() -> None:
@@ -393,8 +523,8 @@ def test_too_many_misuses_end_the_socket() -> None:
 
     actions = session.receive("\n".join(frame), 0.0)
 
-    assert [Finish(1, [A]), EndSocket(EndReason.TOO_MANY_ERRORS)] == actions
-    assert MAX_MISUSES + 1 == len(read(session, 0.0))
+    assert [FinishDeliveries(1, [A]), CloseSocket(CloseReason.TOO_MANY_ERRORS)] == actions
+    assert MAX_ERRORS + 1 == len(read(session, 0.0))
     assert ([], None) == (session.receive(command("FIN", id=ids[1]), 0.0), session.next_wake())
 
 
@@ -424,7 +554,7 @@ def test_an_overdue_delivery_lowers_rdy_and_its_answer_raises_it() -> None:
     raised = session.receive(command("FIN", id=delivery_id), TIMEOUT_S)
 
     assert TIMEOUT_S - MARGIN_S == due
-    assert ([Ready(1)], [Ready(2)]) == (lowered, raised)
+    assert ([SetReady(1)], [SetReady(2)]) == (lowered, raised)
 
 
 def test_a_frozen_client_draws_in_one_window_only() -> None:
@@ -432,34 +562,34 @@ def test_a_frozen_client_draws_in_one_window_only() -> None:
     session = subscribed(max_in_flight=3)
     holding(session, 1, 2, 3)
 
-    assert [Ready(0)] == session.wake(TIMEOUT_S - MARGIN_S)
+    assert [SetReady(0)] == session.wake(TIMEOUT_S - MARGIN_S)
     assert [] == session.wake(10 * TIMEOUT_S)
 
 
 def test_a_client_that_takes_no_frame_draws_in_one_window_only() -> None:
     """What expires before it is sent is dropped, and its room comes back with the next frame."""
     session = subscribed(max_in_flight=3)
-    session.arrived(1, messages(1, 2), 0.0)
+    session.on_messages(1, messages(1, 2), 0.0)
     due = session.next_wake()
 
     lowered = session.wake(TIMEOUT_S - MARGIN_S)
     frame = session.next_frame(100.0)
-    raised = session.frame_written(100.0)
+    raised = session.on_writable(100.0)
 
     assert (TIMEOUT_S - MARGIN_S, None) == (due, frame)
-    assert ([Ready(1)], [Ready(3)]) == (lowered, raised)
+    assert ([SetReady(1)], [SetReady(3)]) == (lowered, raised)
     assert (0, 0) == (session.delivered, session._outbox.size_bytes)
 
 
 def test_each_source_has_its_own_timeout() -> None:
     """The deadline is that of the broker that delivered."""
     session = subscribed()
-    session.source_opened(2, Answer(msg_timeout=5_000))
+    session.on_source_opened(2, IdentifyResponse(msg_timeout=5_000))
     holding(session, 0xA, source=1)
     holding(session, 0xB, source=2)
 
     assert 5.0 - MARGIN_S == session.next_wake()
-    assert [Ready(9)] == session.wake(5.0 - MARGIN_S)
+    assert [SetReady(9)] == session.wake(5.0 - MARGIN_S)
 
 
 # Sources that go
@@ -472,38 +602,38 @@ def test_a_lost_source_tells_its_deliveries() -> None:
     session.wake(TIMEOUT_S - MARGIN_S)
     (lost,) = holding(session, 0xB, now=60.0)
     (kept,) = holding(session, 0xC, source=2, now=60.0)
-    session.arrived(1, messages(0xD), 60.0)
+    session.on_messages(1, messages(0xD), 60.0)
 
-    actions = session.source_lost(1, 61.0)
+    actions = session.on_source_lost(1, 61.0)
 
     (told,) = read(session, 61.0)
-    assert [Ready(3)] == actions
+    assert [SetReady(3)] == actions
     assert ("connected", 1) == (told["data"]["state"], told["data"]["nsqds"])
     assert sorted([old, lost]) == sorted(told["data"]["lost_ids"])
     frame = command("FIN", ids=[lost, kept])
-    assert [Finish(2, [C])] == session.receive(frame, 62.0)
+    assert [FinishDeliveries(2, [C])] == session.receive(frame, 62.0)
 
 
 def test_losing_the_last_source_leaves_the_socket_open() -> None:
     """The client is told; the outage has its own bound, and ends with a source."""
     session = subscribed(broker_outage_s=300.0)
 
-    actions = session.source_lost(1, 100.0)
+    actions = session.on_source_lost(1, 100.0)
 
     assert ([], 400.0) == (actions, session.next_wake())
     assert {"state": "disconnected", "nsqds": 0, "lost_ids": []} == read(session, 100.0)[0]["data"]
-    session.source_opened(2, ANSWER)
+    session.on_source_opened(2, ANSWER)
     assert (None, []) == (session.next_wake(), session.wake(400.0))
 
 
 def test_an_outage_that_is_too_long_ends_the_socket() -> None:
     """Once, and not a moment before."""
     session = subscribed(broker_outage_s=300.0)
-    session.source_lost(1, 100.0)
+    session.on_source_lost(1, 100.0)
 
     before = session.wake(399.9)
 
-    assert ([], [EndSocket(EndReason.NO_BROKER)]) == (before, session.wake(400.0))
+    assert ([], [CloseSocket(CloseReason.NO_BROKER)]) == (before, session.wake(400.0))
     assert ([], None) == (session.wake(401.0), session.next_wake())
 
 
@@ -512,12 +642,14 @@ def test_a_source_that_never_came_is_an_outage_too() -> None:
     session = Session(SessionOptions(topic="t", channel="c"), now=50.0)
 
     assert 350.0 == session.next_wake()
-    assert [EndSocket(EndReason.NO_BROKER)] == session.wake(350.0)
+    assert [CloseSocket(CloseReason.NO_BROKER)] == session.wake(350.0)
 
 
 def test_messages_of_a_source_that_is_not_known_go_back() -> None:
     """Nobody could answer them later."""
     session = subscribed()
 
-    assert [Requeue(9, [A, B], 0, Cause.RESUBSCRIBE)] == session.arrived(9, messages(0xA, 0xB), 0.0)
+    assert [RequeueDeliveries(9, [A, B], 0, RequeueCause.RESUBSCRIBE)] == session.on_messages(
+        9, messages(0xA, 0xB), 0.0
+    )
     assert not session.has_frame

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from gateway.protocol.wire import Limits
-from gateway.session.actions import (
-    Cause,
-    EndReason,
-    EndSocket,
-    PutOff,
-    Ready,
-    Requeue,
-)
-from gateway.session.options import SessionOptions
 from gateway.session.session import Session
-from tests.support.deliveries import (
+from gateway.session.types import (
+    CloseReason,
+    CloseSocket,
+    DelayedRequeue,
+    RequeueCause,
+    RequeueDeliveries,
+    SessionOptions,
+    SetReady,
+)
+from tests.support.session_messages import (
     ANSWER,
     Json,
     command,
@@ -44,11 +44,11 @@ def test_a_viewer_asks_nsq_for_nothing() -> None:
     session = Session(SessionOptions(topic="t", channel="c", is_viewer=True), now=0.0)
 
     actions = [
-        session.source_opened(1, ANSWER),
-        session.source_opened(2, ANSWER),
-        session.source_lost(2, 1.0),
+        session.on_source_opened(1, ANSWER),
+        session.on_source_opened(2, ANSWER),
+        session.on_source_lost(2, 1.0),
         session.wake(2.0),
-        session.drain(EndReason.DRAINED, close_at=20.0, reconnect_after_ms=1),
+        session.drain(CloseReason.DRAINED, close_at=20.0, reconnect_after_ms=1),
         session.close(3.0),
     ]
 
@@ -65,16 +65,16 @@ def test_a_viewer_has_nothing_to_answer(verb: str) -> None:
     (error,) = read(session, 0.0)
     assert [] == actions
     assert (verb, 7, "E_INVALID") == (error["cmd"], error["ref"], error["code"])
-    assert f"{verb} has no use" in error["message"]
+    assert f"so {verb} is not allowed" in error["message"]
 
 
 def test_a_viewer_may_ask_and_leave() -> None:
     """NOP and CLS are as everywhere; nothing is in flight, so CLS ends it at once."""
     session = subscribed(is_viewer=True)
 
-    actions = session.receive(command("NOP", ref=1) + command("CLS", ref=2), 0.0)
+    actions = session.receive(command("NOP", ref=1) + "\n" + command("CLS", ref=2), 0.0)
 
-    assert [EndSocket(EndReason.DONE)] == actions
+    assert [CloseSocket(CloseReason.DONE)] == actions
     assert [1, 2] == [each["ref"] for each in read(session, 0.0)]
 
 
@@ -84,8 +84,8 @@ def test_a_viewer_that_does_not_read_its_answers_is_slow() -> None:
 
     actions = session.receive("\n".join([command("NOP", ref=1)] * 10), 0.0)
 
-    assert ([], False, 30.0) == (actions, session.is_listening, session.next_wake())
-    assert [EndSocket(EndReason.SLOW)] == session.wake(30.0)
+    assert ([], False, 30.0) == (actions, session.wants_commands, session.next_wake())
+    assert [CloseSocket(CloseReason.SLOW)] == session.wake(30.0)
 
 
 def test_a_channel_may_be_named_late() -> None:
@@ -93,8 +93,8 @@ def test_a_channel_may_be_named_late() -> None:
     session = Session(SessionOptions(topic="t", channel=""), now=0.0)
 
     session.channel = "gw.x#ephemeral"
-    session.source_opened(1, ANSWER)
-    session.arrived(1, messages(0xA), 0.0)
+    session.on_source_opened(1, ANSWER)
+    session.on_messages(1, messages(0xA), 0.0)
 
     answer, delivery = read(session, 0.0)
     names = (answer["data"]["channel"], delivery["channel"], session.channel)
@@ -109,9 +109,9 @@ def test_above_max_attempts_a_message_is_put_off() -> None:
     session = subscribed(max_attempts=2)
     arrived = [message(0xA, attempts=2), message(0xB, attempts=3), message(0xC, attempts=5)]
 
-    actions = session.arrived(1, arrived, 0.0)
+    actions = session.on_messages(1, arrived, 0.0)
 
-    assert [PutOff(1, [B], 90_000), PutOff(1, [C], 270_000)] == actions
+    assert [DelayedRequeue(1, [B], 90_000), DelayedRequeue(1, [C], 270_000)] == actions
     assert [f"{A.decode()}-1"] == delivery_ids(read(session, 0.0))
 
 
@@ -119,9 +119,9 @@ def test_messages_with_as_many_attempts_go_back_together() -> None:
     """One command for each delay."""
     session = subscribed(max_attempts=1)
 
-    actions = session.arrived(1, [message(0xA, attempts=3), message(0xB, attempts=3)], 0.0)
+    actions = session.on_messages(1, [message(0xA, attempts=3), message(0xB, attempts=3)], 0.0)
 
-    assert [PutOff(1, [A, B], 180_000)] == actions
+    assert [DelayedRequeue(1, [A, B], 180_000)] == actions
     assert not session.has_frame
 
 
@@ -129,25 +129,27 @@ def test_a_message_is_put_off_no_longer_than_nsqd_allows() -> None:
     """Its limit is that of a REQ."""
     session = subscribed(max_attempts=1, limits=Limits(max_req_timeout_ms=100_000))
 
-    actions = session.arrived(1, [message(0xA, attempts=65_535)], 0.0)
+    actions = session.on_messages(1, [message(0xA, attempts=65_535)], 0.0)
 
-    assert [PutOff(1, [A], 100_000)] == actions
+    assert [DelayedRequeue(1, [A], 100_000)] == actions
 
 
 def test_without_max_attempts_every_message_is_shown() -> None:
     """However often it has been delivered."""
     session = subscribed()
 
-    assert [] == session.arrived(1, [message(0xA, attempts=65_535)], 0.0)
+    assert [] == session.on_messages(1, [message(0xA, attempts=65_535)], 0.0)
     assert [65_535] == [each["attempts"] for each in read(session, 0.0)]
 
 
 def test_a_socket_that_closes_puts_nothing_off() -> None:
     """Somebody else may take it at once."""
     session = subscribed(max_attempts=1)
-    session.drain(EndReason.DRAINED, close_at=9.0, reconnect_after_ms=1)
+    session.drain(CloseReason.DRAINED, close_at=9.0, reconnect_after_ms=1)
 
-    assert [Requeue(1, [A], 0, Cause.DRAIN)] == session.arrived(1, [message(0xA, attempts=9)], 0.0)
+    assert [RequeueDeliveries(1, [A], 0, RequeueCause.DRAIN)] == session.on_messages(
+        1, [message(0xA, attempts=9)], 0.0
+    )
 
 
 # A channel that is paused, or gone
@@ -157,7 +159,7 @@ def test_a_paused_channel_is_told() -> None:
     """Both changes, once each; nothing else changes."""
     session = subscribed(sources=2)
 
-    actions = [session.paused(is_paused) for is_paused in (True, True, False, False)]
+    actions = [session.on_paused(is_paused) for is_paused in (True, True, False, False)]
 
     assert [[]] * 4 == actions
     assert [state("channel_paused", 2), state("connected", 2)] == read(session, 0.0)
@@ -166,11 +168,11 @@ def test_a_paused_channel_is_told() -> None:
 def test_a_paused_channel_stays_so_over_changes_of_sources() -> None:
     """While one is there; with none there is nothing that could be paused."""
     session = subscribed()
-    session.paused(True)
-    session.source_opened(2, ANSWER)
-    session.source_lost(2, 0.0)
-    session.source_lost(1, 0.0)
-    session.source_opened(3, ANSWER)
+    session.on_paused(True)
+    session.on_source_opened(2, ANSWER)
+    session.on_source_lost(2, 0.0)
+    session.on_source_lost(1, 0.0)
+    session.on_source_opened(3, ANSWER)
 
     assert [
         state("channel_paused", 1),
@@ -184,9 +186,9 @@ def test_a_paused_channel_stays_so_over_changes_of_sources() -> None:
 def test_a_channel_that_was_paused_before_is_told_after_the_subscription() -> None:
     """The subscription is the first frame in any case."""
     session = Session(SessionOptions(topic="t", channel="c"), now=0.0)
-    session.paused(True)
+    session.on_paused(True)
 
-    session.source_opened(1, ANSWER)
+    session.on_source_opened(1, ANSWER)
 
     assert ["SUB", "NOP"] == [each["cmd"] for each in read(session, 0.0)]
 
@@ -195,10 +197,10 @@ def test_a_channel_that_is_gone_ends_the_socket() -> None:
     """Not asked for by a command, with a word on what to do; once."""
     session = subscribed()
 
-    actions = [session.channel_gone(), session.channel_gone()]
+    actions = [session.on_channel_gone(), session.on_channel_gone()]
 
     (error,) = read(session, 0.0)
-    assert [[EndSocket(EndReason.CHANNEL_GONE)], []] == actions
+    assert [[CloseSocket(CloseReason.CHANNEL_GONE)], []] == actions
     told = (error["type"], error["cmd"], error["ref"], error["code"], error["retryable"])
     assert ("error", "SUB", None, "CHANNEL_GONE", True) == told
     assert "channel c of topic t was deleted" in error["message"]
@@ -207,7 +209,9 @@ def test_a_channel_that_is_gone_ends_the_socket() -> None:
 def test_what_is_unfinished_goes_back_when_the_channel_is_gone() -> None:
     """As at every end: where the channel is there again, somebody may have it."""
     session = subscribed()
-    session.arrived(1, messages(0xA), 0.0)
-    session.channel_gone()
+    session.on_messages(1, messages(0xA), 0.0)
+    session.on_channel_gone()
 
-    assert [Ready(0), Requeue(1, [A], 0, Cause.DISCONNECT)] == session.close(0.0)
+    assert [SetReady(0), RequeueDeliveries(1, [A], 0, RequeueCause.DISCONNECT)] == session.close(
+        0.0
+    )

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.session.window import MARGIN_S, Batch, Window, message_id
-from tests.support.deliveries import message_id as digits
-from tests.support.deliveries import messages
+from gateway.protocol.identify import IdentifyResponse
+from gateway.session.session import Session
+from gateway.session.types import SessionOptions
+from gateway.session.window import MARGIN_S, REFUSAL_S, DeliveryBatch, Window, message_id
+from tests.support.session_messages import command, delivery_ids, messages, read
+from tests.support.session_messages import message_id as digits
 
 A = digits(0xA).decode()
 
 
-def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> Batch:
+def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> DeliveryBatch:
     """Return a batch that TOUCH can keep for 900 s."""
-    return Batch(source, timeout_s, now + timeout_s, ceiling=now + 900.0)
+    return DeliveryBatch(source, timeout_s, now + timeout_s, ceiling=now + 900.0)
 
 
 def test_an_id_is_the_messages_id_and_the_number_of_its_batch() -> None:
@@ -150,21 +154,109 @@ def test_touch_starts_the_timeout_anew() -> None:
     assert 7 == window.take(delivery_id, 109.9)
 
 
-def test_touch_brings_an_overdue_delivery_back() -> None:
-    """Touched within the margin it counts as held by the broker again."""
+@pytest.mark.parametrize("later_touches", [(), (60.2, 60.5, 60.8)])
+def test_an_overdue_delivery_counts_again_once_its_touch_was_not_refused(
+    later_touches: tuple[float, ...],
+) -> None:
+    """Within the margin the broker may have timed it out: RDY stays down for REFUSAL_S."""
     window = Window(1)
     (delivery_id,) = window.add(batch(), messages(0xA))
     window.expire(60.0 - MARGIN_S)
 
     window.touch(delivery_id, 59.9)
+    touched = (window.room, len(window), window.due)
+    for now in later_touches:
+        window.touch(delivery_id, now)
+        window.expire(now)
+    window.expire(59.9 + REFUSAL_S)
 
+    assert (0, 1, 59.9 + REFUSAL_S) == touched
     assert (1, 1) == (window.room, len(window))
+    assert window.due > 100.0
+
+
+def test_an_overdue_delivery_that_is_answered_after_its_touch_leaves_nothing_behind() -> None:
+    """The moment when it would have counted again passes without effect."""
+    window = Window(1)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+    window.expire(60.0 - MARGIN_S)
+    window.touch(delivery_id, 59.9)
+
+    assert 1 == window.take(delivery_id, 60.1)
+    window.expire(59.9 + REFUSAL_S)
+
+    assert (1, 0, math.inf) == (window.room, len(window), window.due)
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+def test_a_late_touch_releases_the_delivery(is_overdue: bool) -> None:  # noqa: FBT001
+    """The broker has timed it out, and the client drops what it may not touch."""
+    window = Window(1)
+    (delivery_id,) = window.add(batch(), messages(0xA))
+    if is_overdue:
+        window.expire(60.0 - MARGIN_S)
+
+    assert None is window.touch(delivery_id, 60.0)
+    assert (1, 0, None) == (window.room, len(window), window.take(delivery_id, 60.0))
+
+
+def test_a_touch_that_the_broker_refuses_releases_the_delivery_once() -> None:
+    """By source and message id, whatever else holds the same id."""
+    window = Window(10)
+    (one,) = window.add(batch(1), messages(0xA))
+    (two,) = window.add(batch(2), messages(0xA))
+    for delivery_id in (one, two, two):
+        window.touch(delivery_id, 1.0)
+
+    named = [window.touch_refused(2, digits(0xA)) for _ in range(2)]
+
+    assert [two, two] == named
+    assert (True, False) == (window.holds(one), window.holds(two))
+
+
+def test_a_refused_touch_of_what_was_answered_since_releases_nothing() -> None:
+    """Nor does one that never was."""
+    window = Window(10)
+    (delivery_id,) = window.add(batch(1), messages(0xA))
+    window.add(batch(1), messages(0xB))
+    window.touch(delivery_id, 1.0)
+    window.take(delivery_id, 2.0)
+
+    refused = [window.touch_refused(1, digits(number)) for number in (0xA, 0xB)]
+
+    assert ([delivery_id, None], 1) == (refused, len(window))
+
+
+def test_a_touched_delivery_whose_message_comes_again_is_given_up() -> None:
+    """The broker had timed it out before the TOUCH: the place stays the client's, RDY goes down."""
+    window = Window(10)
+    (old,) = window.add(batch(1), messages(0xA))
+    window.touch(old, 1.0)
+
+    window.supersede(2, messages(0xA))
+    other_source = window.room
+    window.supersede(1, messages(0xA))
+
+    assert (10, 9) == (other_source, window.room)
+    assert old == window.touch_refused(1, digits(0xA))
+    assert 10 == window.room
+
+
+def test_what_is_remembered_of_touches_is_bounded() -> None:
+    """However many deliveries are touched and answered."""
+    window = Window(10)
+    for number in range(1_000):
+        (delivery_id,) = window.add(batch(), messages(number))
+        window.touch(delivery_id, 1.0)
+        window.take(delivery_id, 1.0)
+
+    assert len(window._touched) < 100
 
 
 def test_touch_does_not_reach_beyond_the_ceiling() -> None:
     """At max_msg_timeout after the delivery the broker takes it back, however often touched."""
     window = Window(10)
-    late = Batch(1, 60.0, deadline=60.0, ceiling=70.0)
+    late = DeliveryBatch(1, 60.0, deadline=60.0, ceiling=70.0)
     (delivery_id,) = window.add(late, messages(1))
     window.add(batch(now=30.0), messages(2))
 
@@ -177,11 +269,11 @@ def test_touch_does_not_reach_beyond_the_ceiling() -> None:
 
 
 def test_touch_of_what_is_not_held_is_refused() -> None:
-    """An unknown id, or one past its deadline, is None and changes nothing."""
+    """An unknown id changes nothing."""
     window = Window(10)
-    (delivery_id,) = window.add(batch(), messages(0xA))
+    window.add(batch(), messages(0xA))
 
-    assert [None, None] == [window.touch("unknown", 1.0), window.touch(delivery_id, 60.0)]
+    assert None is window.touch("unknown", 1.0)
     assert 1 == len(window)
 
 
@@ -309,12 +401,47 @@ def test_expire_at_due_is_never_late(deliveries: list[tuple[float, float, str]])
             held = {key: at for key, at in held.items() if at - MARGIN_S > now}
             assert 100 - window.room == len(window) - len(held)
         now = end
-        made = Batch(1, timeout_s, now + timeout_s, ceiling=now + 1.5 * timeout_s)
+        made = DeliveryBatch(1, timeout_s, now + timeout_s, ceiling=now + 1.5 * timeout_s)
         (delivery_id,) = window.add(made, messages(number))
         held[delivery_id] = made.deadline
         oldest = next(iter(held))
-        if then == "T" and window.touch(oldest, now) is not None:
-            held[oldest] = window._held[oldest].deadline
+        if then == "T":
+            if window.touch(oldest, now) is None:
+                del held[oldest]
+            elif oldest in window._held:
+                held[oldest] = window._held[oldest].deadline
         if then == "F":
             window.take(oldest, now)
             del held[oldest]
+
+
+def test_a_session_says_what_of_it_each_broker_counts_as_in_flight() -> None:
+    """Held or not yet sent; not what has timed out there, nor what was answered."""
+    session = Session(SessionOptions(topic="t", channel="c", max_in_flight=10), now=0.0)
+    session.on_source_opened(1, IdentifyResponse(msg_timeout=1_000))
+    session.on_source_opened(2, IdentifyResponse())
+    session.on_messages(1, messages(1, 2), 0.0)
+    session.on_messages(2, messages(3, 4), 0.0)
+    ids = delivery_ids(read(session, 0.0))
+    session.on_messages(2, messages(5), 0.5)
+    at_first = dict(session.in_flight_by_source())
+
+    session.receive(command("FIN", id=ids[2]), 0.6)
+    session.wake(0.9)
+
+    assert {1: 2, 2: 3} == at_first
+    assert {2: 2} == dict(session.in_flight_by_source())
+
+
+def test_a_deadline_counts_from_when_the_broker_may_have_sent_it() -> None:
+    """What has expired before it was read is dropped, and never shown."""
+    session = Session(SessionOptions(topic="t", channel="c", max_in_flight=10), now=0.0)
+    session.on_source_opened(1, IdentifyResponse(msg_timeout=3_000))
+    read(session, 10.0)
+    session.on_messages(1, messages(1), 10.0, 9.0)
+    session.on_messages(1, messages(2), 10.0, 2.0)
+
+    shown = [each for each in read(session, 10.0) if each["type"] == "message"]
+
+    assert [(2_000, 1)] == [(each["deadline_ms"], int(each["id"][:16], 16)) for each in shown]
+    assert {1: 1} == dict(session.in_flight_by_source())

@@ -1,1 +1,1 @@
-"""What several tests share: no test is here, and nothing of it is imported by the gateway."""
+"""Helpers that several test files share; the gateway imports nothing from here."""

@@ -1,5 +1,5 @@
 """
-A program that makes every call of ansq's HTTP client, and prints what came of it as JSON.
+A program that makes every call of ansq's HTTP client and prints the results as JSON.
 
 As gnsq_calls.py is: ``python -m tests.support.ansq_calls HOST:PORT``.
 """
@@ -15,13 +15,13 @@ from typing import Any
 from ansq.http import NSQDHTTPWriter
 from ansq.http.http_exceptions import NSQHTTPException
 
-from tests.support.client_calls import Outcomes, node, of_topics
+from tests.support.response_summaries import Outcomes, info_summary, topics_summary
 
 
 def calls(client: Any) -> Iterator[tuple[str, Awaitable[Any]]]:  # noqa: ANN401 - untyped
-    """Yield the name of each call and the call, in an order in which they make sense."""
+    """Yield the name of each call and the call, in a sensible order."""
     yield "ping", client.ping()
-    yield "info", _shown(node, client.info())
+    yield "info", _shown(info_summary, client.info())
     yield "create_topic", client.create_topic("t")
     yield "create_topic again", client.create_topic("t")
     yield "create_channel", client.create_channel("t", "c")
@@ -32,20 +32,20 @@ def calls(client: Any) -> Iterator[tuple[str, Awaitable[Any]]]:  # noqa: ANN401 
     yield "pub of nothing", client.pub("t", "")
     yield "pub to a bad topic", client.pub("a b", "hello")
     yield "mpub", client.mpub("t", "a", b"b", 3)
-    yield "stats", _shown(of_topics, client.stats())
+    yield "stats", _shown(topics_summary, client.stats())
     yield "pause_channel", client.pause_channel("c", "t")
-    yield "stats of what is paused", _shown(of_topics, client.stats())
+    yield "stats of what is paused", _shown(topics_summary, client.stats())
     yield "unpause_channel", client.unpause_channel("c", "t")
     yield "empty_topic", client.empty_topic("t")
     yield "topic_unpause", client.topic_unpause("t")
-    yield "stats of what is empty", _shown(of_topics, client.stats())
+    yield "stats of what is empty", _shown(topics_summary, client.stats())
     yield "delete_channel", client.delete_channel("t", "c")
     yield "delete_channel again", client.delete_channel("t", "c")
     yield "delete_topic", client.delete_topic("t")
     yield "delete_topic again", client.delete_topic("t")
 
 
-async def _shown(show: Any, call: Awaitable[Any]) -> object:  # noqa: ANN401 - of_topics or node
+async def _shown(show: Any, call: Awaitable[Any]) -> object:  # noqa: ANN401 - topics_summary or info_summary
     return show(await call)
 
 

@@ -1,4 +1,4 @@
-"""ASGI applications without a server."""
+"""Run ASGI applications without a server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starlette.types import ASGIApp, Message, Scope
 
 
 def http_client(app: ASGIApp) -> httpx.AsyncClient:
-    """Return a client of *app*; what fails inside becomes the answer that a caller would see."""
+    """Return a client of *app* that gets a response also when the application raises."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://gateway:8080")
 
 
 class Exchange:
-    """One scope with what the peer says, and what the application sent, in order."""
+    """One ASGI scope: the events that the application receives, and those that it sends."""
 
     def __init__(self, scope: dict[str, Any], received: Sequence[dict[str, Any]]) -> None:
         self.scope: Scope = scope
@@ -24,7 +24,7 @@ class Exchange:
         self.sent: list[Message] = []
 
     async def run(self, app: ASGIApp) -> Exchange:
-        """Let *app* serve the scope; reading more than the peer says is an error."""
+        """Run *app* for the scope; reading more than the peer's events is an error."""
         await app(self.scope, self._receive, self._send)
         return self
 

@@ -1,4 +1,4 @@
-"""AsyncAPI's own parser, which runs in Node: a witness for asyncapi.yaml."""
+"""AsyncAPI's own parser, which runs in Node and validates asyncapi.yaml."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 180.0
 _WARNING = 1
 
 
 class Finding(NamedTuple):
-    """What the parser has to say about a place in a document."""
+    """A finding of the parser, with its place in the document."""
 
     severity: int
     """0 is an error, 1 a warning; more than that is advice."""
@@ -24,13 +24,13 @@ class Finding(NamedTuple):
 
 
 def asyncapi_parser() -> Path | None:
-    """Return the program that runs the parser; None without Node, or before it is installed."""
+    """Return the path of the parser; None without Node, or before it is installed."""
     program = _BUILT_BY_MAKE / "asyncapi" / "validate.mjs"
     return program if program.exists() and shutil.which("node") else None
 
 
-def faults_in(document: str) -> list[Finding]:
-    """Return the errors and warnings of the parser for *document*, which may be YAML."""
+def parser_findings(document: str) -> list[Finding]:
+    """Return the parser's errors and warnings for *document*, which may be YAML."""
     program = asyncapi_parser()
     assert program is not None
     node = shutil.which("node")

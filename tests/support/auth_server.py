@@ -1,8 +1,8 @@
 """
-An auth server as nsqd asks one (``--auth-http-address``), with a table that a test changes.
+An auth server for nsqd (``--auth-http-address``) with a table of grants set by tests.
 
-nsqd sends ``GET /auth?common_name=…&remote_ip=…&secret=…&tls=…`` and takes 200 with JSON for an
-answer; any other status, or no answer, is a refusal. Source: internal/auth/authorizations.go.
+nsqd sends ``GET /auth?common_name=…&remote_ip=…&secret=…&tls=…`` and expects 200
+with JSON; any other status, or no response, is a refusal. Source: internal/auth/authorizations.go.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.mortal_broker import free_port
+from tests.support.killable_broker import free_port
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What may be done where; all are regular expressions that nsqd does not anchor."""
+    """Permissions on topics and channels; regular expressions, which nsqd does not anchor."""
 
     topic: str = ".*"
     channels: tuple[str, ...] = (".*",)
@@ -32,8 +32,8 @@ class Grant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """What nsqd asked, in its own words."""
+class AuthRequest:
+    """The query parameters of one request from nsqd."""
 
     secret: str
     common_name: str
@@ -42,15 +42,15 @@ class Question:
 
 
 class AuthServer:
-    """Knows secrets and what they are good for; make one with `auth_server`."""
+    """A running auth server with its table of secrets; make one with `auth_server`."""
 
     def __init__(self) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        """As ``--auth-http-address`` takes it; the same through the whole test."""
+        """Value for ``--auth-http-address``; constant during a test."""
         self.counts: Counter[str] = Counter()
-        """How often nsqd asked, by secret."""
+        """Number of nsqd's requests, by secret."""
         self._answers: dict[str, dict[str, Any]] = {}
-        self._questions: asyncio.Queue[Question] = asyncio.Queue()
+        self._questions: asyncio.Queue[AuthRequest] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -63,9 +63,9 @@ class AuthServer:
         identity_url: str = "",
     ) -> None:
         """
-        Answer *secret* with *grants* from now on; nsqd keeps the answer for *ttl_s*.
+        Grant *secret* the permissions *grants*; nsqd caches the response for *ttl_s*.
 
-        Without any grant nsqd takes the secret and allows nothing (E_UNAUTHORIZED).
+        Without grants, nsqd accepts the secret but allows nothing (E_UNAUTHORIZED).
         """
         self._answers[secret] = {
             "ttl": ttl_s,
@@ -78,13 +78,13 @@ class AuthServer:
         """Answer *secret* with 403 from now on, as one that was never known."""
         self._answers.pop(secret, None)
 
-    async def asked(self) -> Question:
-        """Return the next question that has not been taken, with its answer on the way."""
+    async def asked(self) -> AuthRequest:
+        """Return the next request of nsqd not returned before; its response is being sent."""
         async with asyncio.timeout(_WAIT_S):
             return await self._questions.get()
 
     async def come_back(self) -> None:
-        """Listen, for the first time or again."""
+        """Start listening, for the first time or after a stop."""
         host, _, port = self.address.rpartition(":")
         self._server = await asyncio.start_server(self._serve, host, int(port), reuse_address=True)
 
@@ -112,13 +112,13 @@ class AuthServer:
             writer.close()
 
     def _answer(self, target: str) -> tuple[str, bytes]:
-        """Return status and body of the answer, with the question counted and told."""
+        """Return status and body of the response, and record the request."""
         parts = urlsplit(target)
         if parts.path != "/auth":
             return "404 Not Found", b""
         asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
         names = ("secret", "common_name", "remote_ip", "tls")
-        question = Question(**{name: asked.get(name, "") for name in names})
+        question = AuthRequest(**{name: asked.get(name, "") for name in names})
         self.counts[question.secret] += 1
         self._questions.put_nowait(question)
         answer = self._answers.get(question.secret)
@@ -129,7 +129,7 @@ class AuthServer:
 
 @asynccontextmanager
 async def auth_server() -> AsyncIterator[AuthServer]:
-    """Listen on a free port of 127.0.0.1, knowing no secret, until the block ends."""
+    """Listen on a free port of 127.0.0.1; no secret is known at first."""
     server = AuthServer()
     await server.come_back()
     try:

@@ -1,30 +1,32 @@
-"""Parts of the broker's core for tests: a moment, messages with plain ids, consumers."""
+"""Clock readings, messages and consumers for tests of the broker's core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from gateway.broker.agenda import Delivery
-from gateway.broker.common import Common, Rules
-from gateway.broker.consumer import Consumer
-from gateway.broker.message import Memory, Moment, StoredMessage
+from gateway.broker.consumer import ChannelConsumer
+from gateway.broker.message import ClockReading, MemoryBudget, StoredMessage
+from gateway.broker.scheduler import BrokerLimits, BrokerState, ConsumerBatch
+from gateway.protocol.commands import PackedBodies, pack
 
 START_NS = 1_790_000_000_000_000_000
 
 
-def at(now: float) -> Moment:
-    """Return the moment *now* seconds after the start, on both clocks."""
-    return Moment(now, START_NS + int(now * 1e9))
+def moment_at(now: float) -> ClockReading:
+    """Return the clock reading *now* seconds after the start."""
+    return ClockReading(now, START_NS + int(now * 1e9))
 
 
-def common(
-    rules: Rules | None = None,
+def context(
+    limits: BrokerLimits | None = None,
     *,
     limit_bytes: int = 2**30,
     random: Callable[[int], int] = lambda _below: 0,
-) -> Common:
-    """Return what the topics and channels of a test have in common."""
-    return Common(memory=Memory(limit_bytes=limit_bytes), random=random, rules=rules or Rules())
+) -> BrokerState:
+    """Return the context of a test's topics and channels."""
+    return BrokerState(
+        memory=MemoryBudget(limit_bytes=limit_bytes), random=random, limits=limits or BrokerLimits()
+    )
 
 
 def message_id(number: int) -> bytes:
@@ -32,7 +34,7 @@ def message_id(number: int) -> bytes:
     return b"%016d" % number
 
 
-def stored(
+def new_messages(
     count: int, *, first: int = 1, defer_ms: int = 0, body: bytes = b"x"
 ) -> list[StoredMessage]:
     """Return *count* messages that were never delivered, with ids from *first* on."""
@@ -42,19 +44,24 @@ def stored(
     ]
 
 
-def consumer(number: int = 1, *, msg_timeout_s: float = 60.0) -> Consumer:
+def consumer(number: int = 1, *, msg_timeout_s: float = 60.0) -> ChannelConsumer:
     """Return a consumer with RDY 0."""
-    return Consumer(number, msg_timeout_s=msg_timeout_s)
+    return ChannelConsumer(number, msg_timeout_s=msg_timeout_s)
 
 
-def numbers(deliveries: list[Delivery]) -> dict[int, list[int]]:
-    """Return which messages each consumer got, by their numbers."""
+def numbers(deliveries: list[ConsumerBatch]) -> dict[int, list[int]]:
+    """Return the numbers of the messages that each consumer received."""
     got: dict[int, list[int]] = {}
     for receiver, messages in deliveries:
         got.setdefault(receiver.id, []).extend(int(message.id) for message in messages)
     return got
 
 
-def receivers(deliveries: list[Delivery]) -> list[int]:
+def receivers(deliveries: list[ConsumerBatch]) -> list[int]:
     """Return the number of the consumer of each delivery."""
     return [receiver.id for receiver, _ in deliveries]
+
+
+def mpub_bodies(bodies: Sequence[bytes]) -> PackedBodies:
+    """Return *bodies* packed like those of a large MPUB."""
+    return PackedBodies([pack(bodies)], len(bodies))

@@ -1,4 +1,4 @@
-"""A small page that subscribes, on a server of its own: what somebody writes who has a browser."""
+"""A small page that subscribes with the browser's own WebSocket, on its own server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _HEAD = (
 
 @dataclass(frozen=True)
 class BrowserPage:
-    """One page that has two names, so that a browser takes it for two."""
+    """A page with two host names, which a browser treats as two origins."""
 
     ours: str
     """Its origin by address."""
@@ -78,7 +78,7 @@ class BrowserPage:
 
 @asynccontextmanager
 async def browser_page() -> AsyncIterator[BrowserPage]:
-    """Serve the page, whatever is asked for, until the block ends."""
+    """Serve the page at every path until the block ends."""
     async with await asyncio.start_server(_serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         yield BrowserPage(ours=f"http://127.0.0.1:{port}", foreign=f"http://localhost:{port}")

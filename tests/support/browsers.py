@@ -1,8 +1,8 @@
 """
-Debian's Chromium and Firefox without a window, told what to do by playwright.
+Debian's Chromium and Firefox without a window, driven by Playwright.
 
-A `Visitor` is somebody at a browser: nothing is kept from one to the next, and what the browser's
-log says and which addresses it asks is noted for as long as the visit lasts.
+A `Visitor` is a fresh browser context. The browser's log and the addresses that it requests are
+recorded for its lifetime.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ BROWSERS = ("chromium", "firefox")
 DESKTOP = ViewportSize(width=1280, height=800)
 PHONE = ViewportSize(width=390, height=844)
 
-_WAIT_S = 30.0
+_WAIT_S = 90.0
 _START_MS = 120_000.0
 _LOUD = {"error", "warning", "assert"}
 _WITHOUT_HOST = {"about", "blob", "data"}
-# Firefox over WebDriver BiDi takes no media of a context: "null" leaves them alone.
+# Firefox over WebDriver BiDi supports no emulated media; "null" disables the emulation.
 _AS_THE_BROWSER_IS = {
     "color_scheme": "null",
     "reduced_motion": "null",
@@ -49,44 +49,44 @@ _AS_THE_BROWSER_IS = {
 }
 _FIREFOX_DARK, _FIREFOX_LIGHT = 0, 1
 
-# Of the whole process: as long for whoever runs first.
+# Applies to the whole process, so it does not depend on the order of tests.
 expect.set_options(timeout=_WAIT_S * 1_000)
 
 
 def chromium_binary() -> Path | None:
-    """Return where Chromium is, or None when nobody installed it."""
+    """Return the path of Chromium, or None if it is not installed."""
     found = shutil.which("chromium")
     return Path(found) if found else None
 
 
 def firefox_binary() -> Path | None:
-    """Return where Firefox is, the long-supported one, or None when nobody installed it."""
+    """Return the path of Firefox ESR, or None if it is not installed."""
     found = shutil.which("firefox-esr")
     return Path(found) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What a visitor looks with."""
+class Device:
+    """A kind of screen: colour scheme and size."""
 
     is_phone: bool = False
-    """PHONE and, in Chromium, touch; otherwise DESKTOP."""
+    """True: PHONE and, in Chromium, touch; otherwise DESKTOP."""
     is_dark: bool = False
-    """Which of the two color schemes the visitor likes."""
+    """True: the visitor prefers the dark color scheme."""
 
 
-DESK = Look()
+DESK = Device()
 
 
 class Visitor:
-    """Somebody at a browser, with one or more pages; make one with `Browsers.visitor`."""
+    """A browser context with one or more pages; make one with `Browsers.visitor`."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
         self.complaints: list[str] = []
-        """Errors and warnings of the browser's log, and exceptions that nobody caught."""
+        """Errors and warnings of the browser's log, and uncaught exceptions."""
         self.asked: list[str] = []
-        """The address of each request; in Chromium of each WebSocket too."""
+        """URL of each request, and in Chromium of each WebSocket."""
         context.set_default_timeout(_WAIT_S * 1_000)
         context.on("page", self._watch)
 
@@ -98,11 +98,11 @@ class Visitor:
 
     def found_nothing_wrong(self, *addresses: str, besides: str | None = None) -> None:
         """
-        Check that the browser's log is clean, and that nobody but *addresses* was asked.
+        Check that the browser's log is clean, and that only *addresses* were requested.
 
         Args:
-            addresses: Host and port of each server that may be asked.
-            besides: A regular expression of what the log may hold all the same.
+            addresses: Host and port of each allowed server.
+            besides: Regular expression of log lines to ignore.
         """
         allowed = re.compile(besides) if besides else None
         complaints = [each for each in self.complaints if not (allowed and allowed.search(each))]
@@ -123,7 +123,7 @@ class Visitor:
 
 
 class Browsers:
-    """The browsers of a run: each is started when it is first asked for."""
+    """The browsers of a test run; each is started on first use."""
 
     def __init__(self, playwright: Playwright, life: AsyncExitStack) -> None:
         self._playwright = playwright
@@ -131,8 +131,8 @@ class Browsers:
         self._running: dict[tuple[str, bool], Browser] = {}
 
     @asynccontextmanager
-    async def visitor(self, name: str, look: Look = DESK) -> AsyncIterator[Visitor]:
-        """Let somebody come with the browser *name*, one of BROWSERS, and leave afterwards."""
+    async def visitor(self, name: str, look: Device = DESK) -> AsyncIterator[Visitor]:
+        """Open a visitor with the browser *name*, one of BROWSERS; close it when the block ends."""
         viewport = PHONE if look.is_phone else DESKTOP
         options: dict[str, Any] = {"viewport": viewport}
         if name == "chromium":
@@ -149,7 +149,7 @@ class Browsers:
             await context.close()
 
     async def _browser(self, name: str, *, is_dark: bool) -> Browser:
-        """Return a browser that runs; Firefox likes one color scheme through its whole life."""
+        """Return a running browser; Firefox has one color scheme for its lifetime."""
         if (name, is_dark) not in self._running:
             launched = await self._launch(name, is_dark=is_dark)
             self._life.push_async_callback(launched.close)
@@ -185,18 +185,18 @@ class Browsers:
 
 @asynccontextmanager
 async def browsers() -> AsyncIterator[Browsers]:
-    """Have browsers until the block ends; each that was started is ended then."""
+    """Yield the browsers; stop the started ones at the end of the block."""
     async with async_playwright() as playwright, AsyncExitStack() as life:
         yield Browsers(playwright, life)
 
 
 async def run(page: Page, script: str, *given: object) -> Any:  # noqa: ANN401 - what JavaScript returns
     """
-    Return what *script* returns, the body of an async function of ``given``, as JSON gives it.
+    Return the JSON value of *script*, the body of an async function of ``given``.
 
     Raises:
-        AssertionError: It threw; the text is what.
-        TimeoutError: It has not returned in 30 s.
+        AssertionError: The script threw; the message is that of its exception.
+        TimeoutError: The script has not returned in 90 s.
     """
     try:
         async with asyncio.timeout(_WAIT_S):
@@ -208,10 +208,10 @@ async def run(page: Page, script: str, *given: object) -> Any:  # noqa: ANN401 -
 @contextmanager
 def frozen_tabs() -> Iterator[None]:
     """
-    Stop every tab that this process has in a browser, and let them go on afterwards.
+    Suspend every tab process of this process; resume them afterwards.
 
-    As when a system puts tabs to sleep: no script of theirs runs, and what comes for them waits in
-    the browser, whose own process lives. To ask a page for anything within the block would wait.
+    This simulates an operating system that suspends tabs: their scripts do not run, and the main
+    process of the browser buffers their network data. Calls to a page within the block would hang.
     """
     pids = [pid for pid in _descendants(os.getpid()) if _is_tab(pid)]
     assert pids
@@ -225,7 +225,7 @@ def frozen_tabs() -> Iterator[None]:
 
 
 def _descendants(pid: int) -> set[int]:
-    """Return the processes that *pid* has started, and those that they have (Linux)."""
+    """Return the child processes of *pid*, recursively (Linux)."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
@@ -237,7 +237,7 @@ def _descendants(pid: int) -> set[int]:
 
 
 def _is_tab(pid: int) -> bool:
-    """Whether a process runs the scripts of pages (Linux)."""
-    # Those that were forked have rewritten it, with spaces.
+    """Return whether a process runs the scripts of pages (Linux)."""
+    # Forked processes have rewritten their command line, with spaces.
     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").split()
     return b"--type=renderer" in words or words[-1:] == [b"tab"]

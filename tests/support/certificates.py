@@ -1,5 +1,5 @@
 """
-Certificates made for one test: who signs, who serves, who calls, and who should not be trusted.
+Certificates for one test: an authority, servers, clients and an untrusted party.
 
 All are PEM files in a temporary folder; keys of theirs open nothing outside of it.
 """
@@ -21,37 +21,37 @@ _LAST_YEAR = _YESTERDAY - timedelta(days=365)
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A certificate with what it is signed by, and its key."""
+    """A certificate with its chain and its key."""
 
     cert_file: str
     key_file: str
 
     @property
     def nsqd_flags(self) -> tuple[str, str]:
-        """What makes an nsqd serve with it."""
+        """The flags with which nsqd serves this certificate."""
         return f"--tls-cert={self.cert_file}", f"--tls-key={self.key_file}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificates:
-    """Everybody; signed by the authority in *root_ca_file*, but for the stranger."""
+    """All identities; signed by the authority in *root_ca_file*, except `stranger`."""
 
     root_ca_file: str
     server: Identity
-    """For 127.0.0.1 and localhost."""
+    """Server certificate for 127.0.0.1 and localhost."""
     misnamed: Identity
-    """For another host."""
+    """Server certificate for another host."""
     expired: Identity
-    """For 127.0.0.1 and localhost, until yesterday."""
+    """Server certificate for 127.0.0.1 and localhost, expired yesterday."""
     client: Identity
-    """For a client that names itself ``gateway``."""
+    """Client certificate with the common name ``gateway``."""
     stranger_ca_file: str
-    """An authority that signed none of the above."""
+    """CA that signed none of the certificates above."""
     stranger: Identity
-    """A client that the stranger signed."""
+    """Client certificate signed by that CA."""
 
     def mutual_flags(self, policy: str = "require-verify") -> tuple[str, ...]:
-        """Return what makes an nsqd ask clients for a certificate of ours."""
+        """Return the flags that make nsqd require a client certificate from this CA."""
         return (
             *self.server.nsqd_flags,
             f"--tls-client-auth-policy={policy}",
@@ -61,7 +61,7 @@ class Certificates:
 
 @contextmanager
 def certificates() -> Iterator[Certificates]:
-    """Make them, and remove their files when the block ends."""
+    """Create the certificates, and delete their files when the block ends."""
     authority, stranger = trustme.CA(), trustme.CA()
     here = ("127.0.0.1", "localhost")
     expired = authority.issue_cert(*here, not_before=_LAST_YEAR, not_after=_YESTERDAY)

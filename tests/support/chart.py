@@ -1,4 +1,4 @@
-"""The chart as Helm 4's SDK renders it: values in, objects out."""
+"""Render the chart with Helm 4's SDK: values in, objects out."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from helm_python import _native
 ROOT = Path(__file__).parents[2]
 HELM = ROOT / "helm"
 SCENARIOS = {path.name.removesuffix("-values.yaml"): path for path in (HELM / "ci").glob("*.yaml")}
-"""The sets of values that stand in helm/ci, by name."""
+"""Sets of values in helm/ci, by name."""
 
 Json: TypeAlias = dict[str, Any]
 
 RELEASE, NAMESPACE = "t", "gw"
 
-LEAST: Json = {"settings": {"nsqd_tcp_address": ["nsqd:4150"], "insecure": True}}
-"""The fewest values that the chart takes."""
+MINIMAL_VALUES: Json = {"settings": {"nsqd_tcp_address": ["nsqd:4150"], "insecure": True}}
+"""The minimal values that the chart accepts."""
 
 
-class Refused(Exception):
-    """Helm did not render; the text is what it said."""
+class RenderError(Exception):
+    """Helm failed to render; the text is its error."""
 
 
 @dataclass(frozen=True)
 class Render:
-    """What Helm made of the templates."""
+    """The objects and texts that Helm rendered."""
 
     texts: Mapping[str, str]
-    """Each template's own, by its path in the chart."""
+    """Rendered text by the template's path in the chart."""
     objects: tuple[Json, ...]
 
     def of(self, kind: str, matches: Callable[[Json], bool] = lambda _: True) -> list[Json]:
@@ -60,7 +60,7 @@ class Render:
         }
 
     def job_toml(self, job: str) -> str:
-        """Return the file of settings of one *job*."""
+        """Return the settings file of one *job*."""
         (found,) = [
             each["data"]["job.toml"]
             for each in self.jobs("ConfigMap").values()
@@ -90,7 +90,7 @@ class Render:
 
     @property
     def toml(self) -> str:
-        """The gateway's file of settings."""
+        """The gateway's settings file."""
         (found,) = self.of("ConfigMap", lambda each: "gateway.toml" in each["data"])
         text: str = found["data"]["gateway.toml"]
         return text
@@ -108,14 +108,14 @@ def _chart() -> Any:  # noqa: ANN401 - the SDK has no type for what it gives
 
 
 def render(values: Json, *, release: str = RELEASE, namespace: str = NAMESPACE) -> Render:
-    """Return what the chart makes of *values*; raises Refused."""
+    """Return the objects that the chart renders for *values*; raise RenderError on failure."""
     place = {"name": release, "namespace": namespace}
     try:
         answer = _native.call_string(
             "helm_render", _chart()._raw(), json.dumps(values), json.dumps(place)
         )
     except (helm_python.HelmValuesError, helm_python.HelmRenderError) as error:
-        raise Refused(str(error)) from error
+        raise RenderError(str(error)) from error
     texts: dict[str, str] = {
         path.removeprefix("nsq-gateway/"): text for path, text in json.loads(answer).items()
     }
@@ -136,7 +136,7 @@ def scenario(name: str) -> Json:
 
 
 def merged(*layers: Json) -> Json:
-    """Return *layers* over each other, as Helm merges values."""
+    """Return *layers* merged as Helm merges values; later ones win."""
     result: Json = {}
     for layer in layers:
         for name, value in layer.items():
@@ -146,7 +146,7 @@ def merged(*layers: Json) -> Json:
 
 
 def at(path: str, value: Any) -> Json:  # noqa: ANN401 - any value of the chart
-    """Return values with *value* at ``a.b.c``."""
+    """Return nested values with *value* at the path ``a.b.c``."""
     first, _, rest = path.partition(".")
     return {first: at(rest, value) if rest else value}
 

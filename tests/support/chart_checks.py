@@ -1,4 +1,4 @@
-"""What has to hold for whatever the chart renders: a check is a function to lines of findings."""
+"""Checks that every render of the chart must pass; each yields a line per finding."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from gateway.planes import longest_answer_s, longest_drain_s
-from gateway.settings import ServeSettings
+from gateway.server.gateway import max_answer_s, max_drain_s
+from gateway.settings.serve import ServeSettings
 from tests.support.chart import HELM, NAMESPACE, Json, Render
-from tests.support.chart_jobs import bare_pods, job_files, job_pods, may_have_a_token, pods
+from tests.support.chart_jobs import bare_pods, is_allowed_a_token, job_files, job_pods, pods
 from tests.support.kubernetes_schemas import findings
 from tests.support.pod_security import violations
 
@@ -26,12 +26,12 @@ _EMPTY: tuple[Any, ...] = (None, [], {})
 
 
 def schemas(render: Render) -> list[str]:
-    """Return what the oldest and the newest Kubernetes refuse; see `all_schemas`."""
+    """Return schema errors of the oldest and the newest Kubernetes; see `all_schemas`."""
     return _schemas(render, (VERSIONS[0], VERSIONS[-1]))
 
 
 def all_schemas(render: Render) -> list[str]:
-    """Return what any version of Kubernetes refuses."""
+    """Return schema errors of all supported versions of Kubernetes."""
     return _schemas(render, VERSIONS)
 
 
@@ -45,7 +45,7 @@ def _schemas(render: Render, versions: tuple[str, ...]) -> list[str]:
 
 
 def restricted(render: Render) -> list[str]:
-    """Return what breaks the Pod Security Standard "restricted", and where a token is mounted."""
+    """Return violations of the Pod Security Standard "restricted", and mounted tokens."""
     lines = []
     for pod, owner in pods(render):
         lines += violations(pod["metadata"], pod["spec"])
@@ -53,13 +53,13 @@ def restricted(render: Render) -> list[str]:
             f"{owner}: {name} is not off"
             for name in ("automountServiceAccountToken", "enableServiceLinks")
             if pod["spec"].get(name) is not False
-            and not (name.startswith("automount") and may_have_a_token(pod, render))
+            and not (name.startswith("automount") and is_allowed_a_token(pod, render))
         ]
     return lines
 
 
 def names(render: Render) -> list[str]:
-    """Return names that are too long or come twice, and objects in another namespace."""
+    """Return names that are too long or duplicate, and objects in another namespace."""
     seen: set[tuple[str, str]] = set()
     lines = []
     for each in render.objects:
@@ -80,8 +80,8 @@ def names(render: Render) -> list[str]:
     return lines
 
 
-def leftovers(render: Render) -> list[str]:
-    """Return templates that were not filled in; an alert and a dashboard have some of their own."""
+def unrendered_templates(render: Render) -> list[str]:
+    """Return template expressions that were not rendered; alerts and dashboards may have some."""
     lines = []
     for path, text in render.texts.items():
         if path in ("templates/prometheusrule.yaml", "templates/dashboards.yaml"):
@@ -91,7 +91,7 @@ def leftovers(render: Render) -> list[str]:
 
 
 def selectors(render: Render) -> list[str]:
-    """Return who selects other pods than those of the Deployment."""
+    """Return selectors that select other pods than those of the Deployment."""
     deployment = render.one("Deployment")["spec"]
     labels = deployment["template"]["metadata"]["labels"]
     wanted = deployment["selector"]["matchLabels"]
@@ -121,7 +121,7 @@ def selectors(render: Render) -> list[str]:
 
 
 def network(render: Render) -> list[str]:
-    """Return rules of the NetworkPolicy that are empty: those would let in, or out, everything."""
+    """Return NetworkPolicy rules that are empty: these allow all traffic."""
     rules = [
         (way, rule.get(peers), rule.get("ports"))
         for policy in render.of("NetworkPolicy")
@@ -136,19 +136,20 @@ def network(render: Render) -> list[str]:
 
 
 def public(render: Render) -> list[str]:
-    """Return whether metrics are on the public Service."""
+    """Return a finding if metrics are reachable through the public Service."""
     ports = [(each["name"], each["targetPort"]) for each in render.service["spec"]["ports"]]
     return [] if ports == [("http", "http")] else [f"the Service has {ports}"]
 
 
 def seconds(render: Render) -> list[str]:
-    """Return times that are too short for what has to fit into them."""
+    """Return timeouts that are too short for what they must cover."""
     settings = settings_of(render)
     spec, pod = render.one("Deployment")["spec"], render.pod
     sleep = (
         render.gateway.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     )
-    end_s = math.ceil(longest_drain_s(settings) + longest_answer_s(settings))
+    drain_s = settings.drain_delay_s + max_drain_s(settings)
+    end_s = math.ceil(drain_s + max_answer_s(settings))
     lines = []
     grace = pod["terminationGracePeriodSeconds"]
     if grace < sleep + end_s + 5:
@@ -164,19 +165,19 @@ def seconds(render: Render) -> list[str]:
 
 
 PROXY_IDLE_S = 40
-"""What the documents say that every proxy's idle timeout has to be above."""
+"""Minimum idle timeout of proxies, as documented."""
 DEFAULT_PINGS = {
     name: ServeSettings.model_fields[name].default for name in ("ping_interval_s", "ping_timeout_s")
 }
 
 
 def settings_of(render: Render) -> ServeSettings:
-    """Return the settings that the gateway reads from its ConfigMap; raises what it raises."""
+    """Return the settings that the gateway loads from its ConfigMap; errors pass through."""
     return ServeSettings.model_validate(tomllib.loads(render.toml))
 
 
 def mounts(render: Render) -> list[str]:
-    """Return files that the settings name and no volume brings, and volumes that nobody mounts."""
+    """Return settings that name a file no volume has, and volumes that are not mounted."""
     given = tomllib.loads(render.toml)
     places = [each["mountPath"] for each in render.gateway["volumeMounts"]]
     lines = [
@@ -191,7 +192,7 @@ def mounts(render: Render) -> list[str]:
 
 
 def ports(render: Render) -> list[str]:
-    """Return ports of the container that are not those that the settings name."""
+    """Return container ports that differ from the ports in the settings."""
     given = tomllib.loads(render.toml)
     wanted = {
         "http": int(given["listen"].rpartition(":")[2]),
@@ -202,14 +203,14 @@ def ports(render: Render) -> list[str]:
 
 
 def strategies(render: Render) -> list[str]:
-    """Return a pace of rolling where nothing rolls, which Kubernetes refuses."""
+    """Return rolling-update settings without a rolling update, which Kubernetes rejects."""
     strategy = render.one("Deployment")["spec"]["strategy"]
     rolls = strategy["type"] == "RollingUpdate"
     return [] if rolls or {"type"} == strategy.keys() else [f"{strategy}"]
 
 
 def variables(render: Render) -> list[str]:
-    """Return variables that come twice, and those that say another address than the file."""
+    """Return duplicate variables, and variables that contradict the file."""
     given = tomllib.loads(render.toml)
     env = [(each["name"], each.get("value")) for each in render.gateway["env"]]
     names = [name for name, _ in env]
@@ -227,7 +228,7 @@ CHECKS: tuple[Check, ...] = (
     job_files,
     job_pods,
     names,
-    leftovers,
+    unrendered_templates,
     selectors,
     network,
     public,
@@ -239,8 +240,8 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def faults(render: Render) -> Iterator[str]:
-    """Yield what any of the CHECKS finds."""
+def all_findings(render: Render) -> Iterator[str]:
+    """Yield the findings of all CHECKS."""
     for check in CHECKS:
         yield from (f"{check.__name__}: {line}" for line in check(render))
 

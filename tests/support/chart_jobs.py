@@ -1,4 +1,4 @@
-"""What has to hold for the jobs on Spark that the chart renders, and the pods of a whole render."""
+"""Checks of the Spark jobs that the chart renders, and the pods of a whole render."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.chart import Json, Render
 from tools.document_chart import JOBS
 
 _STOP_S = 20
-"""What a job needs beside stop_wait_s to end."""
+"""Time that a job needs to end, in addition to stop_wait_s."""
 
 
 def pods(render: Render) -> list[tuple[Json, str]]:
-    """Return every pod that the objects of a render make, each with who makes it."""
+    """Return every pod template in a render, with the object that owns it."""
     found = []
     for each in render.objects:
         kind, spec = each["kind"], each.get("spec") or {}
@@ -36,8 +36,8 @@ def pods(render: Render) -> list[tuple[Json, str]]:
     return found
 
 
-def may_have_a_token(pod: Json, render: Render) -> bool:
-    """Return whether *pod* is a driver whose account has a Role, which is what a token is for."""
+def is_allowed_a_token(pod: Json, render: Render) -> bool:
+    """Return whether *pod* is a driver whose account has a Role, which needs a token."""
     labels = pod["metadata"].get("labels") or {}
     bound = {
         subject["name"]
@@ -49,7 +49,7 @@ def may_have_a_token(pod: Json, render: Render) -> bool:
 
 
 def bare_pods(render: Render) -> list[Json]:
-    """Return the pods that Spark makes of templates, as objects of Kubernetes."""
+    """Return the pods that Spark creates from templates, as Kubernetes objects."""
     return [
         {
             "apiVersion": "v1",
@@ -63,7 +63,7 @@ def bare_pods(render: Render) -> list[Json]:
 
 
 def settings_of_job(render: Render, job: str, command: str) -> BaseSettings:
-    """Return the settings that *job* reads from its ConfigMap; raises what it raises."""
+    """Return the settings that *job* loads from its ConfigMap; errors pass through."""
     given: dict[str, Any] = tomllib.loads(render.job_toml(job))
     kind = JOBS[command]
     return kind.model_validate({name: given[name] for name in given if name in kind.model_fields})
@@ -94,7 +94,7 @@ def _command(pod: Json, render: Render) -> str:
 
 
 def job_files(render: Render) -> list[str]:
-    """Return settings of jobs that their command has not, or does not take."""
+    """Return job settings that the job's command does not accept."""
     lines = []
     for pod, owner in _drivers(render):
         job = pod["metadata"]["labels"]["nsq-gateway/job"]
@@ -110,7 +110,7 @@ def job_files(render: Render) -> list[str]:
 
 
 def job_pods(render: Render) -> list[str]:
-    """Return pods of jobs that lack a file, a volume, a port, or the time to end."""
+    """Return job pods that lack a file, a volume, a port, or time to stop."""
     lines = []
     for pod, owner in _drivers(render):
         (container,) = pod["spec"]["containers"]

@@ -1,35 +1,38 @@
-"""What others say of the chart: Helm 3, kube-score, checkov, and Kubernetes' own examples."""
+"""External checkers of the chart: Helm 3, kube-score, checkov, and Kubernetes' examples."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _BIN = ROOT / "tools" / "bin"
 _TIMEOUT_S = 120.0
+_WARNING_GRADE, _BEST_GRADE = 5, 10
+"""Grades of kube-score; 1 is critical."""
 
 
 def helm() -> Path | None:
-    """Return Helm 3; None before it is built."""
+    """Return the path of Helm 3; None before it is built."""
     return _there("helm")
 
 
 def kube_score() -> Path | None:
-    """Return kube-score; None before it is built."""
+    """Return the path of kube-score; None before it is built."""
     return _there("kube-score")
 
 
 def pod_security() -> Path | None:
-    """Return the folder with the pods that pass and that fail; None before it is there."""
+    """Return the folder of passing and failing example pods; None before it is downloaded."""
     return _there("pod-security")
 
 
 def checkov() -> Path | None:
-    """Return checkov; None before it is installed."""
+    """Return the path of checkov; None before it is installed."""
     return _there("checkov")
 
 
@@ -39,7 +42,7 @@ def _there(name: str) -> Path | None:
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the programs in the root of the repository, and return how it ended."""
+    """Run one of the programs in the root of the repository; return the completed process."""
     return subprocess.run(
         [str(_BIN / name), *arguments],
         cwd=ROOT,
@@ -51,8 +54,21 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def failed_policies(framework: str, *paths: Path) -> list[str]:
-    """Return what checkov finds in the files at *paths*, a line each; it asks nobody outside."""
+@dataclass(frozen=True)
+class Finding:
+    """One finding of a scanner."""
+
+    file: str
+    """The name of the file, without its suffix."""
+    policy: str
+    """Identifier of the rule in the scanner."""
+    place: str
+    """The object, as the scanner names it."""
+    words: str
+
+
+def failed_policies(framework: str, *paths: Path) -> list[Finding]:
+    """Return checkov's findings for the files at *paths*; it runs offline."""
     ended = run(
         "checkov",
         *("--file", *map(str, paths), "--framework", framework, "--output", "json"),
@@ -60,16 +76,33 @@ def failed_policies(framework: str, *paths: Path) -> list[str]:
     )
     report: dict[str, Any] = json.loads(ended.stdout)
     return [
-        f"{check['file_path']} {check['check_id']} {check['resource']}: {check['check_name']}"
+        Finding(
+            file=Path(check["file_path"]).stem,
+            policy=check["check_id"],
+            place=check["resource"],
+            words=check["check_name"],
+        )
         for check in report["results"]["failed_checks"]
     ]
 
 
-def scores(path: Path, version: str) -> list[str]:
-    """Return what kube-score finds in the file at *path* for Kubernetes *version*, a line each."""
+def scores(path: Path, version: str) -> list[Finding]:
+    """Return kube-score's warnings for the file at *path* and Kubernetes *version*."""
     ended = run(
-        "kube-score", "score", "--output-format=ci", f"--kubernetes-version=v{version}", str(path)
+        "kube-score", "score", "--output-format=json", f"--kubernetes-version=v{version}", str(path)
     )
-    lines = ended.stdout.splitlines()
-    assert any(line.startswith("[OK]") for line in lines), ended.stdout + ended.stderr
-    return [line for line in lines if line.startswith(("[CRITICAL]", "[WARNING]"))]
+    scored: list[dict[str, Any]] = json.loads(ended.stdout)
+    grades = [check["grade"] for each in scored for check in each["checks"]]
+    assert _BEST_GRADE in grades, ended.stdout + ended.stderr
+    return [
+        Finding(
+            file=path.stem,
+            policy=check["check"]["id"],
+            place=f"{each['type_meta']['kind']}.{each['object_meta']['name']}",
+            words=comment["summary"],
+        )
+        for each in scored
+        for check in each["checks"]
+        if check["grade"] <= _WARNING_GRADE and not check["skipped"]
+        for comment in check["comments"]
+    ]

@@ -1,4 +1,4 @@
-"""Values of the chart at random, made from its schema."""
+"""Random values for the chart, generated from its schema."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.support.chart import LEAST, Json, merged
+from tests.support.chart import MINIMAL_VALUES, Json, merged
 from tests.support.chart_checks import default_values
 from tools.document_chart import SCHEMA
 
@@ -40,9 +40,10 @@ _SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "drain_window_s": st.integers(0, 3_600) | st.floats(0, 3_600),
+        "drain_delay_s": st.integers(0, 600) | st.floats(0, 600),
         "drain_in_flight_s": st.integers(0, 600) | st.floats(0, 600),
         "publish_timeout_ms": st.integers(1, 600_000),
-        "max_sockets": st.integers(1, 1_000_000),
+        "max_sockets": st.integers(2, 4_000),
         "client_id": st.text(st.characters(exclude_categories=["Cc", "Cn", "Cs"]), min_size=1),
         "allow_origin": st.sampled_from([[], ["*"], ["https://a.example", "http://b.example:81"]]),
         "log_format": st.sampled_from(["auto", "json", "console"]),
@@ -52,7 +53,7 @@ _SETTINGS = st.fixed_dictionaries(
 
 
 def of_schema(node: Json) -> st.SearchStrategy[Any]:
-    """Return values that *node* takes; where it has examples, those."""
+    """Return values that *node* allows; its examples, where it has any."""
     if "anyOf" in node:
         return st.one_of(*map(of_schema, node["anyOf"]))
     choices = node.get("examples") or node.get("enum")
@@ -82,14 +83,14 @@ def _of_kind(node: Json) -> st.SearchStrategy[Any]:
 
 
 def any_values() -> st.SearchStrategy[Json]:
-    """Return values that the schema takes and that do not contradict each other."""
+    """Return values that the schema allows and that do not contradict each other."""
     whole = of_schema(json.loads(SCHEMA.read_text()))
     return st.builds(mended, whole, _SETTINGS)
 
 
 def mended(values: Json, settings: Json) -> Json:
-    """Return *values* with what their switches ask for, and without what they forbid."""
-    found = merged(default_values(), LEAST, values, {"settings": settings})
+    """Add to *values* what enabled features require, and remove what they forbid."""
+    found = merged(default_values(), MINIMAL_VALUES, values, {"settings": settings})
     if found["broker"]["embedded"]:
         found["autoscaling"]["enabled"] = found["keda"]["enabled"] = False
         found["replicaCount"] = min(found["replicaCount"], 1)
@@ -123,5 +124,7 @@ def _mend_scaling(found: Json) -> None:
     scaling["maxReplicas"] = max(scaling["minReplicas"], scaling["maxReplicas"])
     if not scaling["socketsPerPod"]:
         scaling["socketsPerPod"] = 1
+    most_sockets = found["settings"].get("max_sockets", 1_000)
+    scaling["socketsPerPod"] = min(scaling["socketsPerPod"], most_sockets - 1)
     if not found["resources"].get("requests", {}).get("cpu"):
         scaling["cpuPercent"] = 0

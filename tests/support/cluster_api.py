@@ -1,7 +1,7 @@
 """
-A cluster's API as far as a driver of Spark asks for it: it takes pods, and starts none.
+A fake Kubernetes API for Spark drivers: it accepts pods and starts none.
 
-What is posted is kept; what is asked for by name is there; lists are empty, and nothing is watched.
+Posted objects are kept, and GET by name finds them; lists are empty, and watches see nothing.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {"kind": "Pod", "apiVersion": "v1", "metadata": metadata})
 
     def do_POST(self) -> None:
-        """Keep what is to be made, and say that it was."""
+        """Record the created object, and respond 201."""
         found: Json = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.made.put(found)
         found["metadata"]["uid"] = "2"
         self._answer(201, found)
 
     def do_PUT(self) -> None:
-        """Say that it was changed."""
+        """Respond that the object was changed."""
         self._answer(200, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def do_PATCH(self) -> None:
-        """Say that it was changed."""
+        """Respond that the object was changed."""
         self.do_PUT()
 
     def do_DELETE(self) -> None:
-        """Say that it is gone."""
+        """Respond that the object was deleted."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self._answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
@@ -65,12 +65,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - the library's
-        """Say nothing of each request."""
+        """Do not log requests."""
 
 
 @contextmanager
 def cluster_api() -> Iterator[tuple[str, SimpleQueue[Json]]]:
-    """Give the address of the API, and what is made there."""
+    """Yield the address of the API and the objects that were created."""
     made: SimpleQueue[Json] = SimpleQueue()
     handler = type("Handler", (_Handler,), {"made": made})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,4 +1,4 @@
-"""Who is told what a connection to a broker brings."""
+"""A listener that records the events of a connection to a broker."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from gateway.client.connection import BrokerConnection, ConnectionOptions, Reply
 from gateway.errors import BrokerUnreachable
 from gateway.protocol.commands import Publish
 from gateway.protocol.frames import ErrorFrame, Message
-from gateway.protocol.identify import Offer
+from gateway.protocol.identify import IdentifyRequest
 
 HEARTBEAT_S = 30.0
-OPTIONS = ConnectionOptions(offer=Offer(feature_negotiation=True, heartbeat_interval=30_000))
-IN_A_HURRY = ConnectionOptions(connect_timeout_ms=400, close_timeout_ms=400)
+OPTIONS = ConnectionOptions(
+    offer=IdentifyRequest(feature_negotiation=True, heartbeat_interval=30_000)
+)
+SHORT_TIMEOUTS = ConnectionOptions(connect_timeout_ms=400, close_timeout_ms=400)
 
 
 class Listener:
-    """Keeps what a connection tells."""
+    """Record the events of a connection."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[list[Message]] = asyncio.Queue()
         self.refusals: asyncio.Queue[ErrorFrame] = asyncio.Queue()
         self.ends: asyncio.Queue[BrokerUnreachable] = asyncio.Queue()
 
-    def messages_arrived(self, connection: BrokerConnection, messages: list[Message]) -> None:
-        """Keep a list."""
+    def on_messages(self, connection: BrokerConnection, messages: list[Message]) -> None:
+        """Record the messages."""
         del connection
         self.messages.put_nowait(messages)
 
-    def command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
-        """Keep a refusal."""
+    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+        """Record the refusal."""
         del connection
         self.refusals.put_nowait(frame)
 
-    def connection_ended(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
-        """Keep the end."""
+    def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        """Record the end."""
         assert not connection.is_open
         self.ends.put_nowait(error)
 
     @property
     def heard(self) -> int:
-        """How much was told and not taken."""
+        """Number of recorded events that were not taken yet."""
         return self.messages.qsize() + self.refusals.qsize() + self.ends.qsize()
 
 
-def ask(connection: BrokerConnection, *bodies: bytes) -> list[Reply]:
-    """Publish *bodies*; return the list that their replies will come into."""
+def publish_each(connection: BrokerConnection, *bodies: bytes) -> list[Reply]:
+    """Publish *bodies*; return the list to which their replies are appended."""
     replies: list[Reply] = []
     for body in bodies:
-        connection.ask(Publish("t", body), replies.append)
+        connection.send_request(Publish("t", body), replies.append)
     return replies

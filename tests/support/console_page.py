@@ -1,4 +1,4 @@
-"""The console as somebody uses it: by clicks, keys, and what stands on the page."""
+"""Drive the console in a browser: clicks, keys, and the visible text."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.support.browsers import Visitor, run
-from tests.support.gateway import RunningGateway, become
+from tests.support.gateway import RunningGateway, poll_until
 from tests.support.javascript_tools import axe_source
 
 Account: TypeAlias = dict[str, int]
-"""What NSQ's /stats tells of a channel."""
+"""A channel in nsqd's /stats."""
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 expect.set_options(timeout=WAIT_S * 1_000)
 
 IN_CHROMIUM = pytest.mark.parametrize(
     "browser_name", [pytest.param("chromium", marks=pytest.mark.chromium)], indirect=True
 )
-"""For what one browser shows as well as the other."""
+"""Marker for tests that need only one browser."""
 
 WITH_ONE_BROKER = pytest.mark.parametrize("kind", ["embedded"], indirect=True)
-"""For what no broker changes."""
+"""Marker for tests that do not depend on the broker."""
 
 _FITS = """
 return [...document.querySelectorAll("html, main, .panel, #side, dialog")]
@@ -50,16 +50,16 @@ class ConsolePage:
         self.page = page
         self.gateway = gateway
         self.state = page.locator("#connection-state")
-        """connected, waiting, closed and so on."""
-        self.standing = page.locator("#connection")
-        """The state with all that is told beside it."""
+        """Element with the state, such as "connected" or "waiting"."""
+        self.status = page.locator("#connection")
+        """Element with the state and its details."""
         self.rows = page.locator("#message-rows .row")
         self.detail = page.locator("#detail")
         self.body = page.locator("#detail-body")
         self.published = page.locator("#publish-result")
-        """What became of the last publish."""
+        """The result of the last publish."""
         self.notice = page.locator("#stats-trouble")
-        """Why there are no topics."""
+        """Element with the reason for missing topics."""
 
     # Topics
 
@@ -77,13 +77,13 @@ class ConsolePage:
     # The subscription
 
     async def subscribe(self, topic: str, channel: str = "") -> None:
-        """Fill in the form and send it; return when messages come."""
+        """Fill in and submit the form; wait for messages."""
         await self.page.fill("#topic", topic)
         await self.page.fill("#channel", channel)
         await self.click_subscribe()
 
     async def click_subscribe(self) -> None:
-        """Send the form as it is; return when messages come."""
+        """Submit the form unchanged; wait for messages."""
         await self.page.click("#subscribe")
         await expect(self.state).to_have_text("connected")
 
@@ -94,7 +94,7 @@ class ConsolePage:
         return self.rows.filter(has_text=body)
 
     async def bodies(self) -> list[str]:
-        """Return what stands in the list, the newest first."""
+        """Return the bodies in the list, newest first."""
         return await self.rows.locator('[data-part="body"]').all_inner_texts()
 
     async def answer(self, body: str, word: str) -> None:
@@ -123,27 +123,27 @@ class ConsolePage:
         await self.page.click("#publish")
 
     async def chart_says(self, chart: str) -> str:
-        """Return what somebody hears of a chart, ``page-chart`` or ``queue-chart``."""
+        """Return a chart's text for screen readers, ``page-chart`` or ``queue-chart``."""
         return str(await run(self.page, _CHART, chart))
 
     async def too_wide(self) -> list[str]:
-        """Return what would have to be scrolled sideways, and by how much."""
+        """Return the elements that overflow horizontally, and by how much."""
         return list(await run(self.page, _FITS))
 
     async def barriers(self) -> list[str]:
-        """Return what axe-core has against the page as it is now, with the elements."""
+        """Return the accessibility violations that axe-core finds, with their elements."""
         # A script that playwright hands in is no script of the page: its policy lets it be.
         await self.page.evaluate(axe_source())
         return list(await run(self.page, _BARRIERS))
 
     async def account_becomes(self, topic: str, channel: str, expected: Account) -> Account:
-        """Return what /stats tells of a channel, once it is *expected* or time is up."""
+        """Return a channel's statistics from /stats once they are *expected*, or at the timeout."""
 
         async def look() -> Account:
             found = await self._account(topic, channel)
             return {name: found[name] for name in expected}
 
-        return await become(look, expected)
+        return await poll_until(look, expected)
 
     async def _account(self, topic: str, channel: str) -> Account:
         query = {"format": "json", "topic": topic, "channel": channel}
@@ -155,7 +155,7 @@ class ConsolePage:
 
 
 async def open_console(visitor: Visitor, gateway: RunningGateway, **query: str) -> ConsolePage:
-    """Return the console of *gateway*, opened with *query*, once its program runs."""
+    """Open the console of *gateway* with *query*; return once its script runs."""
     address = f"{gateway.url}/console"
     page = await visitor.open(f"{address}?{urlencode(query)}" if query else address)
     await expect(page.locator("#connection-state")).not_to_have_text("loading")
@@ -163,7 +163,7 @@ async def open_console(visitor: Visitor, gateway: RunningGateway, **query: str) 
 
 
 async def make_channel(gateway: RunningGateway, topic: str, channel: str) -> None:
-    """Have a topic with this channel, as somebody has who uses NSQ's HTTP."""
+    """Create a topic with this channel through NSQ's HTTP API."""
     for path, names in (
         ("/topic/create", {"topic": topic}),
         ("/channel/create", {"topic": topic, "channel": channel}),

@@ -1,5 +1,5 @@
 """
-The files in which nsqd keeps messages, read while no nsqd has them open.
+Read the files in which nsqd keeps messages, while no nsqd has them open.
 
 A queue ``NAME`` has ``NAME.diskqueue.meta.dat`` (depth, then number and offset of the file that is
 read, then of the one that is written) and files ``NAME.diskqueue.000000.dat`` of messages: uint32
@@ -16,7 +16,7 @@ _HEAD_BYTES = 8 + 2 + 16
 
 
 def bodies_on_disk(data_path: Path) -> frozenset[str]:
-    """Return the bodies that some queue in *data_path* has not handed out."""
+    """Return the bodies in *data_path* that no queue has handed out yet."""
     return frozenset(body for meta in data_path.glob(f"*{_META}") for body in _bodies(meta))
 
 

@@ -1,4 +1,4 @@
-"""The embedded broker in the test's own process, on free ports."""
+"""The embedded broker in the test's process, on free ports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from gateway.broker.broker import Broker
-from gateway.broker.options import BrokerOptions
+from gateway.broker.broker import Broker, BrokerOptions
 
 _FREE = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
 
@@ -16,7 +15,7 @@ _FREE = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
 async def embedded_broker(
     options: BrokerOptions = _FREE, *, has_http: bool = False
 ) -> AsyncIterator[Broker]:
-    """Run a broker with these *options*, but on free ports; HTTP only when it is wanted."""
+    """Run a broker with these *options* on free ports; HTTP only on request."""
     http_address = "127.0.0.1:0" if has_http else ""
     broker = Broker(replace(options, tcp_address="127.0.0.1:0", http_address=http_address))
     await broker.start()

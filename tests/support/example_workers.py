@@ -1,4 +1,4 @@
-"""The workers of examples/ as processes, and a web address that they hand their messages to."""
+"""The workers of examples/ as processes, and the webhook that they call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.socket_clients import node_clients
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
-_WAIT_S = 20.0
+_WAIT_S = 90.0
 # What the Python worker runs for each message: as `curl --fail --data-binary @-` would.
 _HAND_ON = """
 import sys, urllib.request
@@ -27,7 +27,7 @@ urllib.request.urlopen(sys.argv[1], data=sys.stdin.buffer.read())
 
 
 class Hook:
-    """A web address that takes what is posted, unless it was told otherwise."""
+    """A webhook that accepts posts unless a test sets another status."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -43,21 +43,21 @@ class Hook:
         self._refusals[body] = list(statuses)
 
     def hold(self) -> None:
-        """Answer nothing from now on."""
+        """Hold all responses until `release`."""
         self._answers.clear()
 
     def release(self) -> None:
-        """Answer what was held, and what comes."""
+        """Answer held and future requests."""
         self._answers.set()
 
     async def tries(self, count: int) -> list[bytes]:
-        """Return the bodies that were posted, sorted, once there are *count*."""
+        """Wait for *count* posted bodies; return them sorted."""
         async with asyncio.timeout(_WAIT_S), self._changed:
             await self._changed.wait_for(lambda: len(self.tried) >= count)
         return sorted(self.tried)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take one post."""
+        """Handle one POST request."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             size = int(head.partition(b"content-length:")[2].split()[0])
@@ -80,7 +80,7 @@ class Hook:
 
 @asynccontextmanager
 async def hook() -> AsyncIterator[Hook]:
-    """Take posts until the block ends."""
+    """Run a webhook until the block ends."""
     taking = Hook()
     async with await asyncio.start_server(taking.answer, "127.0.0.1", 0) as server:
         taking.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
@@ -89,18 +89,18 @@ async def hook() -> AsyncIterator[Hook]:
 
 
 class Worker:
-    """An example that runs."""
+    """A running example."""
 
     def __init__(self, process: Process, log: DaemonLog) -> None:
         self.log = log
         self._process = process
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the worker."""
         self._process.send_signal(signal.SIGTERM)
 
     async def ended(self) -> int:
-        """Return its exit status, once it has ended."""
+        """Wait for the worker to end; return its exit status."""
         async with asyncio.timeout(_WAIT_S):
             return await self._process.wait()
 
@@ -110,14 +110,14 @@ async def worker(
     language: str, folder: Path, where: tuple[str, str, str], target: str, *, secret: str = ""
 ) -> AsyncIterator[Worker]:
     """
-    Run a worker, and end it afterwards.
+    Run a worker; stop it when the block ends.
 
     Args:
         language: ``node`` or ``python``.
-        folder: Where Node's gets its surroundings: the module and the library ws.
-        where: The gateway, the topic, the channel.
-        target: What each message is posted to.
-        secret: What the gateway wants of it; nothing if empty.
+        folder: Directory for the Node worker, with copies of the module and the library ws.
+        where: Gateway, topic and channel.
+        target: URL to which each message is posted.
+        secret: Secret for the gateway; empty: none.
     """
     if language == "node":
         command = ["node", str(_with_surroundings(folder)), *where, target]
@@ -142,7 +142,7 @@ async def worker(
 
 
 def _with_surroundings(folder: Path) -> Path:
-    """Return a copy of Node's worker that finds the module, and ws as `npm install ws` puts it."""
+    """Return a copy of the Node worker in a folder with nsq.js and an npm installation of ws."""
     library = node_clients()
     assert library is not None
     copy = folder / "examples" / "worker.mjs"

@@ -1,8 +1,8 @@
 """
-What a cluster does to pods that come and go, without one: a balancer, endpoints, a kubelet.
+A load balancer, endpoints and a kubelet without a cluster.
 
-A pod that is deleted goes out of the endpoints after a while and is told to end after its preStop
-hook, whichever comes first; connections that it has stay its own. It is killed after its grace.
+A deleted pod leaves the endpoints after a while and gets SIGTERM after its preStop hook, in either
+order; its open connections stay. It is killed after its grace period.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from random import Random
 
 import httpx
 
-from tests.support.gateway import RunningGateway, become, gateway_with_nsqd
+from tests.support.gateway import RunningGateway, gateway_with_nsqd, poll_until
 
 _BLOCK_BYTES = 65_536
 
 
 class Balancer:
-    """One address for all: each new connection goes to the next endpoint, and stays there."""
+    """A load balancer: each new connection goes to the next endpoint, in turn."""
 
     def __init__(self) -> None:
         self.endpoints: list[str] = []
         """Host and port of each; the owner adds and removes them."""
         self.refused = 0
-        """Connections that nobody took."""
+        """Number of connections without an endpoint."""
         self.address = ""
         self._turns = count()
         self._server: asyncio.Server | None = None
@@ -42,7 +42,7 @@ class Balancer:
         self.address = f"{host}:{port}"
 
     def stop(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         if self._server is not None:
             self._server.close()
 
@@ -69,7 +69,7 @@ class Balancer:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Hand on what comes, and the end of it."""
+    """Forward data and the end of the stream."""
     while data := await reader.read(_BLOCK_BYTES):
         writer.write(data)
         await writer.drain()
@@ -80,25 +80,25 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class PodOptions:
-    """What a pod's specification says of its end, and how late its endpoint goes."""
+    """The termination settings of a pod, and how late its endpoint is removed."""
 
     pre_stop_s: float
     grace_s: float
     """Counted from the deletion, the preStop hook included."""
     endpoint_delay_s: float
-    """At most; drawn at random."""
+    """Maximum delay of an endpoint's removal; the actual one is random."""
 
 
 @dataclass
 class PodEnd:
-    """How a pod ended."""
+    """The result of a pod's termination."""
 
     status: int | None
     was_killed: bool
 
 
 class Kubelet:
-    """Runs pods in front of one nsqd; make one with `cluster`."""
+    """Run pods in front of one nsqd; make one with `fake_cluster`."""
 
     def __init__(
         self, options: PodOptions, nsqd: tuple[str, str], chance: Random, life: AsyncExitStack
@@ -114,7 +114,7 @@ class Kubelet:
         """Start a gateway, and send traffic there once it is ready."""
         tcp, http = self._nsqd
         pod = await self._life.enter_async_context(gateway_with_nsqd([tcp], [http], *flags))
-        assert 200 == await become(lambda: _probe(pod, "/readyz"), 200)
+        assert 200 == await poll_until(lambda: _probe(pod, "/readyz"), 200)
         self.pods.append(pod)
         self.balancer.endpoints.append(pod.address)
         return pod
@@ -140,16 +140,16 @@ class Kubelet:
 
 
 async def _probe(pod: RunningGateway, path: str) -> int:
-    """Return what the pod's management port answers."""
+    """Return the status of a probe of the pod's management port."""
     async with httpx.AsyncClient(base_url=pod.management_url, trust_env=False) as probe:
         return (await probe.get(path)).status_code
 
 
 @asynccontextmanager
-async def cluster(
+async def fake_cluster(
     options: PodOptions, nsqd: tuple[str, str], chance: Random
 ) -> AsyncIterator[Kubelet]:
-    """Run a kubelet and a balancer for pods in front of *nsqd*, its TCP and HTTP address."""
+    """Run a kubelet and a balancer for pods in front of *nsqd* (TCP and HTTP address)."""
     async with AsyncExitStack() as life:
         kubelet = Kubelet(options, nsqd, chance, life)
         await kubelet.balancer.start()

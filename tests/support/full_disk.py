@@ -1,8 +1,8 @@
 """
-A program that reads a stream into a spool on a disk that is full: no file may be longer than that.
+A program that reads a stream into a spool on a full disk: file sizes are limited.
 
-It prints the bodies of each batch as a line of JSON, and what it logs; a line on its standard input
-makes room. A process of its own, for the limit holds for all that a process writes.
+It prints the bodies of each batch as a line of JSON, and its log. A line on standard input lifts
+the limit. It is a separate program because RLIMIT_FSIZE applies to a whole process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import threading
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
-from gateway.pipeline.source import NsqDataSource
-from gateway.pipeline.spool_ingest import SpoolUnwritable
+from gateway.pipeline.datasource import NsqDataSource
+from gateway.pipeline.spool.consumer import SpoolUnwritable
 from gateway.telemetry import configure_logging
-from tests.support.streams import CHANNEL
+from tests.support.stream_reader import CHANNEL
 
 FULL_BYTES = 60_000
 
@@ -29,7 +29,7 @@ def _make_room() -> None:
 
 
 def main(tcp_address: str, folder: str, count: str) -> None:
-    """Read *count* messages; 0 for those that are there, in a run that says why it fails."""
+    """Read *count* messages; 0: read the available ones, and report the error."""
     configure_logging("json", "info")
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
     threading.Thread(target=_make_room, daemon=True).start()
@@ -56,8 +56,8 @@ def main(tcp_address: str, folder: str, count: str) -> None:
     reader.stop()
 
 
-def _say(told: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
+def _say(stats: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(stats) + "\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""A gateway in front of either broker, as tests see it: doors, and the broker's own account."""
+"""A running gateway in front of either broker: its addresses and the broker's counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Counts: TypeAlias = tuple[int, int, int]
 """Depth, in flight, deferred."""
 
-_WAIT_S = 15.0
+_WAIT_S = 90.0
 _ANNOUNCED = r"listening on (http://\S+) \(management: (http://\S+)/readyz\)"
 _EMBEDDED = r"embedded broker \(in memory; TCP (\S+), HTTP (\S+)\)"
 
@@ -33,7 +33,7 @@ WITH_EMBEDDED_BROKER = ("--broker-tcp-address=127.0.0.1:0", "--broker-http-addre
 
 
 class RunningGateway:
-    """`nsq-gateway serve` as a process; *broker_http* is where its broker gives account."""
+    """A running `nsq-gateway serve`; *broker_http* is the HTTP API of its broker."""
 
     def __init__(
         self, program: Program, urls: tuple[str, str], broker_http: httpx.AsyncClient
@@ -58,12 +58,12 @@ class RunningGateway:
     # The doors
 
     async def post(self, path: str, body: bytes, **query: str | int) -> None:
-        """Publish with POST, and see it answered OK."""
+        """Send a POST; check that the response is OK."""
         answer = await self.http.post(path, content=body, params=query)
         assert (200, "OK") == (answer.status_code, answer.text)
 
     async def publish(self, topic: str, body: bytes, **query: int) -> None:
-        """Publish one message, and see it answered OK."""
+        """Publish one message; check that the response is OK."""
         await self.post("/pub", body, topic=topic, **query)
 
     def sub_url(self, topic: str, channel: str | None = None, **query: str | int) -> str:
@@ -79,20 +79,20 @@ class RunningGateway:
     # The broker's own account
 
     async def counts_become(self, topic: str, channel: str, expected: Counts) -> Counts:
-        """Return what the broker counts for a channel, once it is *expected* or time is up."""
-        return await become(partial(self._counts, topic, channel), expected)
+        """Return the broker's counts of a channel once they are *expected*, or at the timeout."""
+        return await poll_until(partial(self._counts, topic, channel), expected)
 
     async def ready_becomes(self, topic: str, channel: str, *expected: int) -> None:
         """Return once the consumers of a channel have these RDY at the broker, least first."""
         counts = list(expected)
-        assert counts == await become(partial(self._ready, topic, channel), counts)
+        assert counts == await poll_until(partial(self._ready, topic, channel), counts)
 
     async def channels_become(self, topic: str, expected: Sequence[str]) -> list[str]:
         """Return the names of a topic's channels, once they are *expected* or time is up."""
-        return await become(partial(self._channel_names, topic), list(expected))
+        return await poll_until(partial(self._channel_names, topic), sorted(expected))
 
     async def empty_channel(self, topic: str, channel: str) -> None:
-        """Throw away at the broker what a channel holds, in flight or not."""
+        """Empty a channel at the broker, messages in flight included."""
         names = {"topic": topic, "channel": channel}
         (await self._broker_http.post("/channel/empty", params=names)).raise_for_status()
 
@@ -114,7 +114,7 @@ class RunningGateway:
         return [channel for each in topics or [] for channel in each["channels"] or []]
 
     async def _channel_names(self, topic: str) -> list[str]:
-        return [channel["channel_name"] for channel in await self._channels(topic)]
+        return sorted(channel["channel_name"] for channel in await self._channels(topic))
 
     async def _channel(self, topic: str, name: str) -> Json | None:
         found = [each for each in await self._channels(topic) if each["channel_name"] == name]
@@ -131,8 +131,8 @@ class RunningGateway:
         return sorted(client["ready_count"] for client in channel["clients"]) if channel else []
 
 
-async def become(look: Callable[[], Awaitable[T]], expected: T) -> T:
-    """Look again and again, until *expected* is seen or time is up; return what was seen last."""
+async def poll_until(look: Callable[[], Awaitable[T]], expected: T) -> T:
+    """Call *look* until it returns *expected* or time is up; return the last value."""
     deadline = asyncio.get_running_loop().time() + _WAIT_S
     seen = await look()
     while seen != expected and asyncio.get_running_loop().time() < deadline:
@@ -142,15 +142,22 @@ async def become(look: Callable[[], Awaitable[T]], expected: T) -> T:
 
 @asynccontextmanager
 async def gateway_with_nsqd(
-    tcp_addresses: Sequence[str], http_addresses: Sequence[str], *flags: str
+    tcp_addresses: Sequence[str],
+    http_addresses: Sequence[str],
+    *flags: str,
+    open_files: int | None = None,
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway in front of brokers that run already; the first one gives account."""
+    """
+    Run a gateway in front of running brokers; counts come from the first one.
+
+    *open_files* is its hard limit of open files; None: inherited.
+    """
     where = (
         *(f"--nsqd-tcp-address={address}" for address in tcp_addresses),
         *(f"--nsqd-http-address={address}" for address in http_addresses),
     )
     async with (
-        nsq_gateway("serve", *ON_FREE_PORTS, *where, *flags) as program,
+        nsq_gateway("serve", *ON_FREE_PORTS, *where, *flags, open_files=open_files) as program,
         _opened(program, http_addresses[0]) as running,
     ):
         yield running
@@ -160,7 +167,7 @@ async def gateway_with_nsqd(
 async def gateway_by_lookup(
     lookupd_http_address: str, broker_http_address: str, *flags: str
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway that is told of no nsqd; the one at *broker_http_address* gives account."""
+    """Run a gateway that finds nsqds by nsqlookupd; counts come from *broker_http_address*."""
     where = f"--lookupd-http-address={lookupd_http_address}"
     async with (
         nsq_gateway("serve", *ON_FREE_PORTS, where, *flags) as program,
@@ -173,7 +180,7 @@ async def gateway_by_lookup(
 async def gateway_alone(
     *flags: str, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway with its embedded broker; *environment* is for that program."""
+    """Run a gateway with its embedded broker; *environment* is for the process."""
     arguments = ("serve", *ON_FREE_PORTS, *WITH_EMBEDDED_BROKER, *flags)
     async with nsq_gateway(*arguments, environment=environment) as program:
         broker_http_address = (await program.said(_EMBEDDED))[2]

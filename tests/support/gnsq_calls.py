@@ -1,7 +1,8 @@
 """
-A program that makes every call of gnsq's HTTP client, and prints what came of it as JSON.
+A program that makes every call of gnsq's HTTP client and prints the results as JSON.
 
-Of its own, for gnsq brings gevent: ``python -m tests.support.gnsq_calls HOST:PORT``.
+It is a separate program because gnsq depends on gevent:
+``python -m tests.support.gnsq_calls HOST:PORT``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 from gnsq import NsqdHTTPClient
 from gnsq.errors import NSQException
 
-from tests.support.client_calls import Outcomes, node, of_topics
+from tests.support.response_summaries import Outcomes, info_summary, topics_summary
 
 
 def calls(client: Any) -> Iterator[tuple[str, Callable[[], Any]]]:  # noqa: ANN401 - untyped
-    """Yield the name of each call and the call, in an order in which they make sense."""
+    """Yield the name of each call and the call, in a sensible order."""
     yield "ping", client.ping
-    yield "info", lambda: node(client.info())
+    yield "info", lambda: info_summary(client.info())
     yield "create_topic", lambda: client.create_topic("t")
     yield "create_channel", lambda: client.create_channel("t", "c")
     yield "pause_topic", lambda: client.pause_topic("t")
@@ -31,17 +32,17 @@ def calls(client: Any) -> Iterator[tuple[str, Callable[[], Any]]]:  # noqa: ANN4
     yield "publish nothing", lambda: client.publish("t", b"")
     yield "multipublish", lambda: client.multipublish("t", [b"a", b"b"])
     yield "multipublish binary", lambda: client.multipublish("t", [b"a\n", b"\0"], binary=True)
-    yield "stats", lambda: of_topics(client.stats())
-    yield "stats of a channel", lambda: of_topics(client.stats("t", "c"))
-    yield "stats of what is not there", lambda: of_topics(client.stats("other"))
+    yield "stats", lambda: topics_summary(client.stats())
+    yield "stats of a channel", lambda: topics_summary(client.stats("t", "c"))
+    yield "stats of what is not there", lambda: topics_summary(client.stats("other"))
     yield "stats as text", lambda: b"[t " in client.stats(text=True)
     yield "pause_channel", lambda: client.pause_channel("t", "c")
-    yield "stats of what is paused", lambda: of_topics(client.stats("t"))
+    yield "stats of what is paused", lambda: topics_summary(client.stats("t"))
     yield "unpause_channel", lambda: client.unpause_channel("t", "c")
     yield "empty_topic", lambda: client.empty_topic("t")
     yield "unpause_topic", lambda: client.unpause_topic("t")
     yield "empty_channel", lambda: client.empty_channel("t", "c")
-    yield "stats of what is empty", lambda: of_topics(client.stats("t"))
+    yield "stats of what is empty", lambda: topics_summary(client.stats("t"))
     yield "delete_channel", lambda: client.delete_channel("t", "c")
     yield "delete_channel again", lambda: client.delete_channel("t", "c")
     yield "delete_topic", lambda: client.delete_topic("t")

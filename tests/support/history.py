@@ -1,8 +1,8 @@
 """
-What happened between clients, gateway and broker: one list of events, as they were seen.
+A history of the events between clients, gateway and broker, in order.
 
-Clients write down what they do and are told; a tap between gateway and broker what both say; the
-run what it breaks. `history_check.violations` reads it afterwards.
+Clients record their actions and responses, a tap between gateway and broker records both
+directions, and the run records its faults. `history_check.violations` checks the list.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """A publisher was told OK."""
+class PublishAcknowledged:
+    """A publisher received OK."""
 
     bodies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The broker said OK to what the gateway published."""
+class PublishStored:
+    """The broker answered OK to the gateway's publish."""
 
     bodies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """The broker gave a message to the gateway, on one of its connections."""
+class MessageSent:
+    """The broker sent a message to the gateway, on one of its connections."""
 
     connection: int
     message: str
@@ -38,8 +38,8 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """The gateway said FIN, REQ or TOUCH to the broker."""
+class AckForwarded:
+    """The gateway sent FIN, REQ or TOUCH to the broker."""
 
     connection: int
     verb: str
@@ -47,7 +47,7 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AckRefused:
     """The broker refused a FIN, REQ or TOUCH."""
 
     connection: int
@@ -56,14 +56,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class HungUp:
-    """A connection between gateway and broker ended, on either side."""
+class ConnectionClosed:
+    """A connection between gateway and broker closed, on either side."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class MessageDelivered:
     """A client read a message."""
 
     socket: int
@@ -78,8 +78,8 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A client is about to say FIN, REQ or TOUCH."""
+class AckAttempted:
+    """A client is about to send FIN, REQ or TOUCH."""
 
     socket: int
     verb: str
@@ -88,8 +88,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A client read the answer to its FIN, REQ or TOUCH; *refused* are deliveries."""
+class AckResponse:
+    """A client read the response to its FIN, REQ or TOUCH; *refused* are deliveries."""
 
     socket: int
     verb: str
@@ -98,15 +98,15 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """A client read CLOSE_WAIT: nothing is delivered any more."""
+class CloseWaitReceived:
+    """A client read CLOSE_WAIT: no deliveries may follow."""
 
     socket: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """A client's socket ended, as far as the client knows."""
+class SocketClosed:
+    """A client's socket closed, as seen by the client."""
 
     socket: int
     code: int
@@ -114,7 +114,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnded:
-    """The broker is dead; *kept* are the bodies that it has on its disk."""
+    """The broker is dead; *kept* are the bodies on its disk."""
 
     kept: frozenset[str]
 
@@ -125,18 +125,18 @@ class GatewayEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class WayBroken:
-    """What the gateway says may not reach the broker from here on."""
+class LinkBroken:
+    """From this event on, the gateway's commands may not reach the broker."""
 
 
 @dataclass(frozen=True, slots=True)
-class WayHealed:
-    """It does again."""
+class LinkRestored:
+    """From this event on, the gateway's commands reach the broker again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finally:
-    """What the broker counts for the channel when everything is over."""
+class FinalCounts:
+    """The broker's counts of the channel at the end."""
 
     depth: int
     in_flight: int
@@ -144,28 +144,28 @@ class Finally:
 
 
 Event: TypeAlias = (
-    Acknowledged
-    | Stored
-    | Sent
-    | Passed
-    | Refused
-    | HungUp
-    | Delivered
-    | Asked
-    | Told
-    | Leaving
-    | Closed
+    PublishAcknowledged
+    | PublishStored
+    | MessageSent
+    | AckForwarded
+    | AckRefused
+    | ConnectionClosed
+    | MessageDelivered
+    | AckAttempted
+    | AckResponse
+    | CloseWaitReceived
+    | SocketClosed
     | BrokerEnded
     | GatewayEnded
-    | WayBroken
-    | WayHealed
-    | Finally
+    | LinkBroken
+    | LinkRestored
+    | FinalCounts
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event, and when it was seen (seconds of any clock)."""
+    """One event with its time (seconds of any clock)."""
 
     at_s: float
     event: Event
@@ -173,19 +173,19 @@ class Record:
 
 @dataclass
 class History:
-    """Records in order; who writes one wakes up who waits for more."""
+    """Records in order; adding one wakes waiting tasks."""
 
     clock: Callable[[], float]
     records: list[Record] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, event: Event) -> None:
-        """Write down that *event* was seen now."""
+        """Record *event* with the current time."""
         self.records.append(Record(self.clock(), event))
         self._changed.set()
 
     async def until(self, is_reached: Callable[[], bool], *, within_s: float) -> bool:
-        """Return whether *is_reached*, looked at after each event, before time is up."""
+        """Wait until *is_reached* is true, checked after each event; return False on timeout."""
         try:
             async with asyncio.timeout(within_s):
                 while not is_reached():

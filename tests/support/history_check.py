@@ -1,4 +1,4 @@
-"""What a history must not hold, found by reading it: PURE, so that tests can plant each thing."""
+"""Find violations in a history. PURE, so that tests can plant each violation."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from enum import StrEnum
 from itertools import pairwise
 
 from tests.support.history import (
-    Acknowledged,
-    Closed,
-    Delivered,
-    Finally,
-    Leaving,
+    AckResponse,
+    CloseWaitReceived,
+    FinalCounts,
+    MessageDelivered,
+    PublishAcknowledged,
+    PublishStored,
     Record,
-    Stored,
-    Told,
+    SocketClosed,
 )
-from tests.support.history_reading import SLACK_S, Reading, Sending
+from tests.support.history_index import SLACK_S, HistoryIndex, Sending
 
 OUTLIVE_S = 5.0
-"""How long a socket's connections may still get messages behind its end; pings take some time."""
+"""Maximum time in which nsqd may still send to the connections of a closed socket."""
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """The kinds of violations."""
 
     NOT_STORED = "acknowledged before the broker had it"
     NEVER_DELIVERED = "acknowledged, on no disk that died, and delivered to nobody"
@@ -48,32 +48,32 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing that is wrong, and where."""
+    """A violation, with the event that shows it."""
 
     kind: Kind
     text: str
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return the kind and the event in one line."""
         return f"{self.kind}: {self.text}"
 
 
-Rule = Callable[[Reading], Iterator[Violation]]
+Rule = Callable[[HistoryIndex], Iterator[Violation]]
 
 
 def violations(records: Sequence[Record], *, msg_timeout_s: float) -> list[Violation]:
-    """Return everything that is wrong with a history; *msg_timeout_s* is what its sockets had."""
-    reading = Reading(records, msg_timeout_s)
+    """Return all violations in a history; *msg_timeout_s* is the sockets' timeout."""
+    reading = HistoryIndex(records, msg_timeout_s)
     return [each for rule in _RULES for each in rule(reading)]
 
 
-def _publishes_are_kept(reading: Reading) -> Iterator[Violation]:
+def _publishes_are_kept(reading: HistoryIndex) -> Iterator[Violation]:
     stored: set[str] = set()
     for record in reading.records:
         match record.event:
-            case Stored(bodies):
+            case PublishStored(bodies):
                 stored.update(bodies)
-            case Acknowledged(bodies):
+            case PublishAcknowledged(bodies):
                 for body in set(bodies) - stored:
                     yield Violation(Kind.NOT_STORED, f"{body} at {record.at_s:.3f}")
             case _:
@@ -87,7 +87,7 @@ def _publishes_are_kept(reading: Reading) -> Iterator[Violation]:
             yield Violation(Kind.NEVER_FINISHED, body)
 
 
-def _nothing_is_said_unasked(reading: Reading) -> Iterator[Violation]:
+def _nothing_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
     for stray in reading.strays:
         yield Violation(Kind.UNASKED, str(stray))
     for sending in reading.sendings:
@@ -97,8 +97,8 @@ def _nothing_is_said_unasked(reading: Reading) -> Iterator[Violation]:
                 yield Violation(Kind.UNASKED, f"{verb} at {at_s:.3f}: {sending}")
 
 
-def _is_handed_back(reading: Reading, sending: Sending, at_s: float) -> bool:
-    """Whether a REQ belongs to the end of a socket: it was given nothing that came behind it."""
+def _is_handed_back(reading: HistoryIndex, sending: Sending, at_s: float) -> bool:
+    """Return whether a REQ belongs to the end of a socket, with no delivery after it."""
     connection = sending.sent.connection
     return not any(
         each.delivered
@@ -107,7 +107,7 @@ def _is_handed_back(reading: Reading, sending: Sending, at_s: float) -> bool:
     )
 
 
-def _what_is_sent_again_has_a_reason(reading: Reading) -> Iterator[Violation]:
+def _what_is_sent_again_has_a_reason(reading: HistoryIndex) -> Iterator[Violation]:
     for body, sendings in reading.by_body.items():
         for first, second in pairwise(sendings if not reading.is_doubled(body) else []):
             if reading.died_between(first.at_s, second.at_s):
@@ -120,7 +120,7 @@ def _what_is_sent_again_has_a_reason(reading: Reading) -> Iterator[Violation]:
                 yield Violation(Kind.UNEXPLAINED, f"{first}, then {second}")
 
 
-def _is_finished(first: Sending, second: Sending, reading: Reading) -> bool:
+def _is_finished(first: Sending, second: Sending, reading: HistoryIndex) -> bool:
     # What was said before a connection ended may not have been heard.
     ended_s = reading.hung_up_s.get(first.sent.connection, float("inf"))
     may_be_unheard = first.at_s <= ended_s <= second.at_s + SLACK_S
@@ -131,13 +131,13 @@ def _is_back(first: Sending, second: Sending) -> bool:
     return any(at_s <= second.at_s for at_s in first.said("REQ")) and "REQ" not in first.refused
 
 
-def _is_late(first: Sending, second: Sending, reading: Reading) -> bool:
+def _is_late(first: Sending, second: Sending, reading: HistoryIndex) -> bool:
     touched_s = first.said("TOUCH") if "TOUCH" not in first.refused else []
     last_s = max([first.at_s, *(at_s for at_s in touched_s if at_s <= second.at_s)])
     return second.at_s - last_s >= reading.msg_timeout_s - SLACK_S
 
 
-def _deliveries_are_right(reading: Reading) -> Iterator[Violation]:
+def _deliveries_are_right(reading: HistoryIndex) -> Iterator[Violation]:
     for invented in reading.invented:
         yield Violation(Kind.INVENTED, str(invented))
     for sending in reading.sendings:
@@ -161,13 +161,13 @@ def _deliveries_are_right(reading: Reading) -> Iterator[Violation]:
             best[each.socket] = each.attempts
 
 
-def _ends_are_ends(reading: Reading) -> Iterator[Violation]:
+def _ends_are_ends(reading: HistoryIndex) -> Iterator[Violation]:
     left: set[int] = set()
     for record in reading.records:
         match record.event:
-            case Closed(socket) | Leaving(socket):
+            case SocketClosed(socket) | CloseWaitReceived(socket):
                 left.add(socket)
-            case Delivered(socket) if socket in left:
+            case MessageDelivered(socket) if socket in left:
                 yield Violation(Kind.AFTER_THE_END, f"{record.event} at {record.at_s:.3f}")
             case _:
                 pass
@@ -182,7 +182,7 @@ def _ends_are_ends(reading: Reading) -> Iterator[Violation]:
             yield Violation(Kind.OUTLIVED, str(sending))
 
 
-def _words_are_kept(reading: Reading) -> Iterator[Violation]:
+def _words_are_kept(reading: HistoryIndex) -> Iterator[Violation]:
     answered: set[tuple[int, str]] = set()
     for told in reading.told:
         if told.ref is None:
@@ -199,7 +199,7 @@ def _words_are_kept(reading: Reading) -> Iterator[Violation]:
             yield from _is_kept(reading, told, at_s, delivery)
 
 
-def _refs_are_answered_in_turn(reading: Reading) -> Iterator[Violation]:
+def _refs_are_answered_in_turn(reading: HistoryIndex) -> Iterator[Violation]:
     answered = {(told.socket, told.ref) for told in reading.told}
     behind: set[int] = set()
     # From the last asked to the first: once one of a socket has its answer, all before it do.
@@ -210,7 +210,9 @@ def _refs_are_answered_in_turn(reading: Reading) -> Iterator[Violation]:
             yield Violation(Kind.UNANSWERED, f"{asked} at {at_s:.3f}")
 
 
-def _is_kept(reading: Reading, told: Told, at_s: float, delivery: str) -> Iterator[Violation]:
+def _is_kept(
+    reading: HistoryIndex, told: AckResponse, at_s: float, delivery: str
+) -> Iterator[Violation]:
     sending = reading.of_delivery.get((told.socket, delivery))
     family = [] if sending is None else sending.family
     was_passed = any(said_s >= at_s for each in family for said_s in each.said(told.verb))
@@ -224,9 +226,9 @@ def _is_kept(reading: Reading, told: Told, at_s: float, delivery: str) -> Iterat
         yield Violation(Kind.REFUSED_AND_PASSED, f"{told}: {sending}")
 
 
-def _nothing_is_stuck(reading: Reading) -> Iterator[Violation]:
+def _nothing_is_stuck(reading: HistoryIndex) -> Iterator[Violation]:
     for record in reading.records:
-        if isinstance(record.event, Finally) and record.event != Finally(0, 0, 0):
+        if isinstance(record.event, FinalCounts) and record.event != FinalCounts(0, 0, 0):
             yield Violation(Kind.STUCK, str(record.event))
 
 

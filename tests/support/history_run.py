@@ -1,4 +1,4 @@
-"""One history: everything is broken in an order that a seed tells, then it heals and runs dry."""
+"""One history: faults in an order drawn from a seed, then recovery until all is finished."""
 
 from __future__ import annotations
 
@@ -14,89 +14,95 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from tests.support.history import (
-    Acknowledged,
-    Closed,
+    AckForwarded,
     History,
-    Passed,
+    LinkBroken,
+    LinkRestored,
+    PublishAcknowledged,
     Record,
-    WayBroken,
-    WayHealed,
+    SocketClosed,
 )
-from tests.support.history_actors import Consumer, Names, Publisher, Socket
-from tests.support.history_reading import Reading
-from tests.support.history_world import CHANNEL, MSG_TIMEOUT_S, TOPIC, World, world
+from tests.support.history_clients import Consumer, Publisher, Socket, UniqueIds
+from tests.support.history_index import HistoryIndex
+from tests.support.history_system import (
+    CHANNEL,
+    MSG_TIMEOUT_S,
+    TOPIC,
+    HistorySystem,
+    history_system,
+)
 from tests.support.subscriber_client import sub_url
 
 CONSUMERS = 5
 PUBLISHERS = 2
 _FAR_BEHIND = 300
-"""As many messages may wait for their FIN before publishers wait too."""
+"""Maximum number of unfinished messages; publishers pause above it."""
 _CALM = 150
-"""So many events are seen between two faults, if they come in time."""
+"""Number of events between two faults, unless a timeout ends the wait."""
 _MOMENT_S = 0.7
 _RUNS_DRY_WITHIN_S = 30.0
 
-Fault: TypeAlias = Callable[[World, Random], Awaitable[None]]
+Fault: TypeAlias = Callable[[HistorySystem, Random], Awaitable[None]]
 
 
-async def _a_moment(place: World) -> None:
+async def _a_moment(place: HistorySystem) -> None:
     await place.history.grows(_CALM, within_s=_MOMENT_S)
 
 
-async def clients_are_cut(place: World, _chance: Random) -> None:
-    """The port before the gateway is closed, and everything on it."""
+async def clients_are_cut(place: HistorySystem, _chance: Random) -> None:
+    """Close the port in front of the gateway, with all of its connections."""
     await place.client_way.go_down()
     await place.history.grows(20, within_s=0.2)
     await place.client_way.come_back()
 
 
-async def clients_are_slow(place: World, chance: Random) -> None:
-    """Everything between client and gateway is late."""
+async def clients_are_slow(place: HistorySystem, chance: Random) -> None:
+    """Add latency between clients and gateway."""
     await place.client_way.delay(chance.choice([20, 150]), stream="upstream")
     await place.client_way.delay(chance.choice([20, 150]), stream="downstream")
     await _a_moment(place)
     await place.client_way.heal()
 
 
-async def clients_fall_silent(place: World, _chance: Random) -> None:
-    """Nothing comes through, and nothing says so, until a ping is missed."""
+async def clients_fall_silent(place: HistorySystem, _chance: Random) -> None:
+    """Drop all data silently until a ping times out."""
     await place.client_way.fall_silent()
     await place.history.grows(10_000, within_s=1.8)
     await place.client_way.heal()
 
 
-async def clients_are_reset(place: World, chance: Random) -> None:
-    """Connections end in the middle of a frame, by RST."""
+async def clients_are_reset(place: HistorySystem, chance: Random) -> None:
+    """Reset connections (RST) in the middle of a frame."""
     await place.client_way.end_by_reset()
     await place.client_way.cut_after(chance.randint(500, 5_000))
     await _a_moment(place)
     await place.client_way.heal()
 
 
-async def the_broker_is_cut_off(place: World, _chance: Random) -> None:
-    """Its port is closed, and everything on it."""
+async def the_broker_is_cut_off(place: HistorySystem, _chance: Random) -> None:
+    """Close the broker's port, with all of its connections."""
     await place.broker_way.go_down()
     await place.history.grows(20, within_s=0.3)
     await place.broker_way.come_back()
 
 
-async def the_broker_is_slow(place: World, chance: Random) -> None:
-    """Everything between gateway and broker is late."""
+async def the_broker_is_slow(place: HistorySystem, chance: Random) -> None:
+    """Add latency between gateway and broker."""
     await place.broker_way.delay(chance.choice([20, 300]), stream="upstream")
     await place.broker_way.delay(chance.choice([20, 300]), stream="downstream")
     await _a_moment(place)
     await place.broker_way.heal()
 
 
-async def the_broker_falls_silent(place: World, _chance: Random) -> None:
-    """Nothing comes through, and nothing says so, until heartbeats are missed."""
+async def the_broker_falls_silent(place: HistorySystem, _chance: Random) -> None:
+    """Drop all data silently until heartbeats time out."""
     await place.broker_way.fall_silent()
     await place.history.grows(10_000, within_s=2.3)
     await place.broker_way.heal()
 
 
-async def the_broker_is_reset(place: World, chance: Random) -> None:
-    """Connections end in the middle of a command or a frame, by RST."""
+async def the_broker_is_reset(place: HistorySystem, chance: Random) -> None:
+    """Reset connections (RST) in the middle of a command or a frame."""
     await place.broker_way.end_by_reset()
     stream = chance.choice(["upstream", "downstream"])
     if stream == "upstream":
@@ -107,27 +113,27 @@ async def the_broker_is_reset(place: World, chance: Random) -> None:
     await place.broker_way.heal()
 
 
-async def the_broker_is_killed(place: World, _chance: Random) -> None:
-    """By SIGKILL; it comes back with its disk."""
+async def the_broker_is_killed(place: HistorySystem, _chance: Random) -> None:
+    """Kill the broker (SIGKILL), and restart it with its disk."""
     await place.end_broker(signal.SIGKILL)
     await place.broker.start()
 
 
-async def the_broker_is_restarted(place: World, _chance: Random) -> None:
-    """By SIGTERM; it comes back with everything."""
+async def the_broker_is_restarted(place: HistorySystem, _chance: Random) -> None:
+    """Stop it (SIGTERM); it restarts with all messages."""
     await place.end_broker(signal.SIGTERM)
     await place.broker.start()
 
 
-async def the_broker_is_away(place: World, _chance: Random) -> None:
-    """By SIGTERM; it comes back with everything after three seconds, where it was."""
+async def the_broker_is_away(place: HistorySystem, _chance: Random) -> None:
+    """Stop it (SIGTERM); it restarts at the same address after three seconds."""
     await place.end_broker(signal.SIGTERM)
     await place.history.grows(10_000, within_s=3.0)
     await place.broker.start()
 
 
-async def the_broker_is_stopped(place: World, chance: Random) -> None:
-    """By SIGSTOP, for less or more than its clients bear."""
+async def the_broker_is_stopped(place: HistorySystem, chance: Random) -> None:
+    """Suspend it (SIGSTOP), for less or more than its clients tolerate."""
     place.broker.freeze()
     try:
         await place.history.grows(10_000, within_s=chance.choice([0.3, 2.5]))
@@ -135,14 +141,14 @@ async def the_broker_is_stopped(place: World, chance: Random) -> None:
         place.broker.thaw()
 
 
-async def the_gateway_is_killed(place: World, _chance: Random) -> None:
-    """By SIGKILL, and started again."""
+async def the_gateway_is_killed(place: HistorySystem, _chance: Random) -> None:
+    """Kill the gateway (SIGKILL), and restart it."""
     await place.end_gateway(signal.SIGKILL)
     await place.start_gateway()
 
 
-async def the_gateway_is_stopped(place: World, _chance: Random) -> None:
-    """By SIGSTOP, for as long as it takes to miss a heartbeat and every ping."""
+async def the_gateway_is_stopped(place: HistorySystem, _chance: Random) -> None:
+    """Suspend it (SIGSTOP) until heartbeats and pings time out."""
     place.freeze_gateway()
     try:
         await place.history.grows(10_000, within_s=1.5)
@@ -150,8 +156,8 @@ async def the_gateway_is_stopped(place: World, _chance: Random) -> None:
         place.thaw_gateway()
 
 
-async def the_gateway_drains(place: World, _chance: Random) -> None:
-    """By SIGTERM, and is started again."""
+async def the_gateway_drains(place: HistorySystem, _chance: Random) -> None:
+    """Stop the gateway (SIGTERM), and restart it."""
     await place.end_gateway(signal.SIGTERM)
     await place.start_gateway()
 
@@ -175,17 +181,17 @@ FAULTS: tuple[Fault, ...] = (
 _BEFORE_THE_GATEWAY = frozenset(
     {clients_are_cut, clients_are_slow, clients_fall_silent, clients_are_reset}
 )
-"""While others are on, what the gateway says to the broker may be lost."""
+"""Faults without loss of the gateway's commands to the broker."""
 
 
-async def recorded(
+async def record_history(
     kind: str, seed: str, *, rounds: int = 1, faults: Sequence[Fault] = FAULTS
 ) -> list[Record]:
-    """Return a history in which each of *faults* was on *rounds* times, in the order of *seed*."""
+    """Return a history in which each of *faults* happened *rounds* times, in *seed*'s order."""
     chance = Random(seed)
     history = History(time.monotonic)
-    names = Names()
-    async with world(kind, history) as place:
+    names = UniqueIds()
+    async with history_system(kind, history) as place:
         is_over = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for number in range(CONSUMERS):
@@ -206,19 +212,19 @@ async def recorded(
     return history.records
 
 
-async def _break_everything(place: World, chance: Random, faults: Sequence[Fault]) -> None:
+async def _break_everything(place: HistorySystem, chance: Random, faults: Sequence[Fault]) -> None:
     for fault in chance.sample(faults, len(faults)):
         await _a_moment(place)
         if fault not in _BEFORE_THE_GATEWAY:
-            place.history.add(WayBroken())
+            place.history.add(LinkBroken())
         await fault(place, chance)
         if fault not in _BEFORE_THE_GATEWAY:
-            place.history.add(WayHealed())
+            place.history.add(LinkRestored())
     await _a_moment(place)
 
 
 class _Backlog:
-    """How many messages were acknowledged and not finished, nearly: each record is read once."""
+    """Count messages acknowledged and not finished; each record is read once."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -226,12 +232,12 @@ class _Backlog:
         self._count = 0
 
     def has_room(self) -> bool:
-        """Whether there is room for more."""
+        """Return whether more messages may be published."""
         for record in self._history.records[self._read :]:
             match record.event:
-                case Acknowledged(bodies):
+                case PublishAcknowledged(bodies):
                     self._count += len(bodies)
-                case Passed(verb="FIN"):
+                case AckForwarded(verb="FIN"):
                     self._count -= 1
                 case _:
                     pass
@@ -239,12 +245,12 @@ class _Backlog:
         return self._count < _FAR_BEHIND
 
 
-async def _run_dry(place: World, names: Names) -> None:
-    """Finish everything that is left, over sockets without a way before the gateway."""
+async def _run_dry(place: HistorySystem, names: UniqueIds) -> None:
+    """Finish all remaining messages, over sockets without a proxy."""
     history = place.history
 
     def is_dry() -> bool:
-        reading = Reading(history.records, MSG_TIMEOUT_S)
+        reading = HistoryIndex(history.records, MSG_TIMEOUT_S)
         return not reading.owed() - reading.finished()
 
     with suppress(TimeoutError):
@@ -255,7 +261,7 @@ async def _run_dry(place: World, names: Names) -> None:
                     return
 
 
-async def _finish_all(place: World, names: Names, is_dry: Callable[[], bool]) -> None:
+async def _finish_all(place: HistorySystem, names: UniqueIds, is_dry: Callable[[], bool]) -> None:
     url = sub_url(f"http://{place.address}", TOPIC, CHANNEL, max_in_flight=100)
     async with connect(url, compression=None, proxy=None, ping_interval=None) as connection:
         socket = Socket(connection, place.history, names, Random(0))
@@ -268,4 +274,4 @@ async def _finish_all(place: World, names: Names, is_dry: Callable[[], bool]) ->
                         return
         finally:
             await connection.close()
-            place.history.add(Closed(socket.number, connection.close_code or 1006))
+            place.history.add(SocketClosed(socket.number, connection.close_code or 1006))

@@ -1,7 +1,7 @@
 """
-A program that subscribes, takes one message and holds it until it is killed.
+A program that subscribes and holds one message until it is killed.
 
-Its one argument is the address of the subscription; it prints a line once it holds the message.
+The argument is the URL of the subscription. The program prints a line once it has the message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from websockets.sync.client import connect
 
 
 def main() -> None:
-    """Hold the first message that comes."""
+    """Receive a message, and hold it."""
     with connect(sys.argv[1], proxy=None, compression=None) as connection:
         while '"type":"message"' not in str(connection.recv()):
             pass

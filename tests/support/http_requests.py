@@ -1,4 +1,4 @@
-"""Requests to nsqd's HTTP as bytes, and talks: what is sent on one connection."""
+"""Requests to nsqd's HTTP as bytes, and talks: the requests of one connection."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NSQD_FLAGS = (
 )
 
 TOPIC = b"<topic>"
-"""Stands for a topic that no other talk has."""
+"""Placeholder for a topic unique to each talk."""
 END = b""
-"""As the last piece of a talk: the client closes its half with what comes before."""
+"""Last piece of a talk: the client half-closes together with the piece before it."""
 
 _LONGEST_SLUG = 40
 """Leaves room for #ephemeral and more within 64 bytes."""
@@ -33,7 +33,7 @@ Talk: TypeAlias = bytes | tuple[bytes, ...]
 def request(
     method: str, target: str | bytes, body: bytes | None = None, *headers: str | bytes
 ) -> bytes:
-    """Return a request to keep the connection open; *body* None: without Content-Length."""
+    """Return a request that keeps the connection open; without *body*, no Content-Length."""
     lines = [b"%b %b HTTP/1.1" % (method.encode(), _encoded(target)), b"Host: nsq"]
     lines += map(_encoded, headers)
     if body is not None:
@@ -68,19 +68,19 @@ def chunked(target: str | bytes, *chunks: bytes, end: bytes = b"0\r\n\r\n") -> b
 
 
 def framed(*bodies: bytes, count: int | None = None) -> bytes:
-    """Return the binary body of /mpub, with a *count* that may lie."""
+    """Return the binary body of /mpub, with a *count* that may be wrong."""
     frames = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     return struct.pack(">i", len(bodies) if count is None else count) + frames
 
 
 def topic_of(name: str) -> str:
-    """Return what the topics of the talk *name* begin with, and no other talk's."""
+    """Return the prefix of the topics that only the talk *name* uses."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower())[:_LONGEST_SLUG]
     return f"{slug}-{zlib.crc32(name.encode()):08x}."
 
 
 def with_topic(name: str, talk: Talk) -> tuple[bytes, ...]:
-    """Return the pieces of *talk*, with a topic made of its *name*."""
+    """Return the pieces of *talk* with its topic filled in from *name*."""
     pieces = (talk,) if isinstance(talk, bytes) else talk
     return tuple(piece.replace(TOPIC, topic_of(name).encode()) for piece in pieces)
 

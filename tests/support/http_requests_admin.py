@@ -1,4 +1,4 @@
-"""What can be asked of the administration of nsqd: topics, channels, statistics."""
+"""Requests to nsqd's admin API: topics, channels, statistics."""
 
 from __future__ import annotations
 

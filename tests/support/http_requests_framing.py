@@ -1,4 +1,4 @@
-"""What can be asked of HTTP itself: expectations, lengths, chunks, pipelines, and ends."""
+"""Requests that test HTTP itself: expectations, lengths, chunks, pipelines, half-close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of HTTP itself: methods, paths and headers."""
+"""Requests that test HTTP itself: methods, paths and headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of /pub and /mpub: names, sizes, delays, lines and frames."""
+"""Requests to /pub and /mpub: names, sizes, delays, lines and frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java, which Spark runs on."""
+"""Find Java, which Spark needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def java_binary() -> Path | None:
-    """Return where Java is; None: it is not installed."""
+    """Return the path of Java; None if it is not installed."""
     found = shutil.which("java")
     return Path(found) if found else None

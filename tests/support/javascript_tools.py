@@ -1,4 +1,4 @@
-"""TypeScript, Biome and axe-core, which run in Node: witnesses for what browsers get from us."""
+"""TypeScript, Biome and axe-core, run in Node to check the JavaScript we serve."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _TIMEOUT_S = 120.0
 
 
 def javascript_tools() -> Path | None:
-    """Return the folder with all of them; None without Node, or before they are installed."""
+    """Return the folder of all tools; None without Node, or before they are installed."""
     there = (_INSTALLED_BY_MAKE / "node_modules" / ".bin" / "tsc").exists()
     return _INSTALLED_BY_MAKE if there and shutil.which("node") else None
 
 
 def axe_source() -> str:
-    """Return axe-core as a script for a page, which has a global ``axe`` after it."""
+    """Return axe-core as a script for a page; it defines a global ``axe``."""
     return (_INSTALLED_BY_MAKE / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
 def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``tsc`` or ``biome`` in the root of the repository, and return how it ended."""
+    """Run ``tsc`` or ``biome`` in the root of the repository; return the completed process."""
     return _run(str(_INSTALLED_BY_MAKE / "node_modules" / ".bin" / name), *arguments)
 
 
 def node(script: str, *arguments: str) -> str:
-    """Return what *script*, a module, prints in Node; an exception there is one here."""
+    """Run *script*, a module, in Node; return its output, or raise if it fails."""
     ended = _run("node", "--input-type=module", "--eval", script, "--", *arguments)
     assert 0 == ended.returncode, ended.stderr
     return ended.stdout
 
 
 def npm(*arguments: str, folder: Path) -> str:
-    """Return what npm prints for *arguments* in *folder*; it asks nobody outside."""
+    """Run npm with *arguments* in *folder*, offline; return its output."""
     ended = _run("npm", "--offline", "--loglevel=error", "--ignore-scripts", *arguments, cwd=folder)
     assert 0 == ended.returncode, ended.stderr
     return ended.stdout

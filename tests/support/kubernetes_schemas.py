@@ -1,8 +1,8 @@
 """
-What Kubernetes takes: strict schemas of each version, and closed ones for what CRDs bring.
+Validate objects against the strict schemas of each Kubernetes version and of CRDs.
 
-Those of Kubernetes come with the package kubernetes-validate. No package brings those of the CRDs,
-so here stand the fields that the chart writes, and no others.
+The package kubernetes-validate has those of Kubernetes. No package has those of the CRDs, so this
+module lists the fields that the chart writes, and no others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP = re.compile(r"^([^./]*)(?:\.[^/]*)?/")
 
 
 def findings(found: Json, version: str) -> list[str]:
-    """Return what is wrong with an object in the eyes of Kubernetes *version*, such as 1.30."""
+    """Return the schema errors of an object for a Kubernetes *version*, such as 1.30."""
     name = f"{found['kind']}/{found['metadata']['name']}"
     validator = _validator(found["apiVersion"], found["kind"], version)
     return [
@@ -59,7 +59,7 @@ def _validator(api_version: str, kind: str, version: str) -> Draft202012Validato
 
 
 def _gather(text: str, definitions: Json, needed: Json) -> None:
-    """Put into *needed* what *text* refers to, and what that refers to."""
+    """Add to *needed* the definitions that *text* refers to, recursively."""
     for name in set(_REF.findall(text)) - needed.keys():
         if name in needed:
             continue
@@ -123,7 +123,7 @@ _RULE = {
 
 
 _POD = _closed(["metadata", "spec"], metadata=_OPEN, spec=_OPEN)
-"""A pod in what a CRD brings; `chart_jobs.bare_pods` gives it to Kubernetes' own schema."""
+"""A pod within a custom resource; `chart_jobs.bare_pods` extracts it for Kubernetes' own schema."""
 _SPARK_MEMORY: Json = {"type": "string", "pattern": "^[1-9][0-9]*[mg]$"}
 _SPARK_ROLE: Json = {
     "cores": {"type": "integer", "minimum": 1},

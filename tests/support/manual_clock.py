@@ -1,4 +1,4 @@
-"""Time that passes when a test says so."""
+"""A clock for the event loop, controlled by the test."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 class ManualClock:
     """
-    Takes the place of the running event loop's clock: timers fire when the test moves it.
+    Replace the running event loop's clock: timers fire when the test advances it.
 
-    Sockets go on as always. A wait with a timeout waits for ever unless the clock is moved.
+    Sockets work as usual. A timeout never expires unless the clock is advanced.
     """
 
     def __init__(self) -> None:
@@ -24,26 +24,26 @@ class ManualClock:
         return self._now
 
     def run_on(self) -> None:
-        """Let time pass by itself from here on, for what ends only after a while."""
+        """Let time pass normally again, for operations that need real time."""
         ahead_s = self._now - self._real_time()
         self._loop.time = lambda: self._real_time() + ahead_s  # type: ignore[method-assign]
 
     async def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and what was due in them happen, each timer at most once."""
+        """Advance the clock by *seconds* and run due timers, each at most once."""
         self._now += seconds
         # Once for the timers, then for the tasks that waited for them.
         await turn(3)
 
 
 def run_on() -> None:
-    """Let time pass by itself from here on, where a test has stopped it."""
+    """Let time pass normally again."""
     clock = getattr(asyncio.get_running_loop().time, "__self__", None)
     if isinstance(clock, ManualClock):
         clock.run_on()
 
 
 async def turn(count: int = 1) -> None:
-    """Let the event loop go round *count* times."""
+    """Run the event loop for *count* iterations."""
     loop = asyncio.get_running_loop()
     for _ in range(count):
         went_round = loop.create_future()
@@ -52,6 +52,11 @@ async def turn(count: int = 1) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop go round until *condition* is true."""
+    """Run the event loop until *condition* is true."""
     while not condition():
         await turn()
+
+
+def now() -> float:
+    """Return the time on the running event loop's clock."""
+    return asyncio.get_running_loop().time()

@@ -1,20 +1,20 @@
-// Runs pieces of JavaScript beside nsq.js in Node, as a test tells it.
+// Runs scripts from a test in Node, with nsq.js loaded.
 //
-// Its argument is the gateway's address. Each line that it reads is a JSON object, `script` and `given`, and is run as
-// the body of an async function; each line that it writes is what came out of one: `value`, or `fault`, and `faults`, what
-// nobody caught so far. When its input ends it has nothing to do, and ends by itself.
+// Its argument is the gateway's address. Each input line is a JSON object with `script`, the body of an async
+// function, and `given`. Each output line is the result: `value` or `fault`, and `faults`, the uncaught errors so far.
+// The process ends by itself at the end of its input.
 //
-// A script has these, beside what it keeps in `globalThis` for the next one: nsq, subscribe, WebSocket, Fake, clock.
+// Variables of a script, in addition to `globalThis` of earlier ones: nsq, subscribe, WebSocket, Fake, clock.
 
 import { createInterface } from "node:readline";
-import * as nsq from "../../gateway/web/static/nsq.js";
+import * as nsq from "../../gateway/web/site/static/nsq.js";
 import WebSocket from "../../tools/bin/node/node_modules/ws/wrapper.mjs";
 
 const faults = [];
 process.on("uncaughtException", (error) => faults.push(String(error)));
 process.on("unhandledRejection", (error) => faults.push(`not handled: ${error}`));
 
-/** The time of the module, once it is `stop`ped: it passes when a script says so. Others have their timers as always. */
+/** A clock for the module: after `stop`, only a script advances it. Other code keeps its timers. */
 const clock = {
   nowMs: 0,
   timers: new Map(),
@@ -31,7 +31,7 @@ const clock = {
     };
     globalThis.clearTimeout = (timer) => this.timers.delete(timer) || clearTimeout(timer);
   },
-  /** Lets time pass, and what is due by then happen at its moment. */
+  /** Advances the time, and runs due timers at their times. */
   pass(ms) {
     const untilMs = this.nowMs + ms;
     for (;;) {
@@ -48,7 +48,7 @@ const clock = {
   },
 };
 
-/** A socket without a network: a script opens it, says what the gateway says, and sees what was sent. */
+/** A fake WebSocket: a script opens it, sends frames as the gateway, and reads the sent frames. */
 class Fake {
   static made = [];
   readyState = 0;
@@ -90,7 +90,7 @@ class Fake {
   }
 }
 
-/** Subscribes with `ws` to the gateway unless told otherwise; keeps `states` and `errors` for the script. */
+/** Subscribes with `ws` to the gateway by default; records `states` and `errors` for the script. */
 function subscribe(options, work) {
   const subscription = nsq.subscribe({ url: process.argv[2], WebSocket, ...options }, work);
   const kept = { states: [subscription.state], details: [], errors: [] };
@@ -106,7 +106,7 @@ function subscribe(options, work) {
   return Object.assign(subscription, kept);
 }
 
-/** Fulfilled with the detail once the subscription stands so; at once where it does. */
+/** Resolves with the event's detail once the subscription is in that state, or at once if it is. */
 function stands(subscription, state) {
   if (subscription.state === state) return Promise.resolve(subscription.details.at(-1));
   return new Promise((resolve) => {
@@ -119,10 +119,10 @@ function stands(subscription, state) {
   });
 }
 
-/** Fulfilled when this turn of the event loop, and what it set off, is over. */
+/** Resolves after this turn of the event loop and its microtasks. */
 const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
 
-/** What a script may show of an error. */
+/** The JSON form of an error. */
 const shown = ({ name, code, message, retryable, status }) => ({ name, code, message, retryable, status });
 
 const tools = { nsq, subscribe, WebSocket, Fake, clock, stands, turn, shown };

@@ -1,4 +1,4 @@
-"""nsq.js in Node: a program that runs pieces of JavaScript beside it, as a test tells it."""
+"""nsq.js in Node: a program that runs pieces of JavaScript for a test."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BEGIN = """
 Math.random = () => 0.5;
 globalThis.s = subscribe({ topic: "t", channel: "c", ...given[0] });
 """
-"""A script that subscribes as ``s``, with what it is given; what is random is in the middle."""
+"""A script that subscribes as ``s`` with the given options, and replaces Math.random() by 0.5."""
 STANDS = "await stands(s, given[0]); return s.details.at(-1)"
-"""A script that returns what `state` told of a state, once ``s`` is in it."""
+"""A script that waits until ``s`` is in a state, and returns the detail of its `state` event."""
 
 
 class ModuleClient:
-    """One process of Node; make one with `module_client`. What a script is given: the `.mjs`."""
+    """One Node process; make one with `module_client`. The `.mjs` lists a script's variables."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -36,12 +36,12 @@ class ModuleClient:
         self._stdin, self._stdout = process.stdin, process.stdout
 
     async def run(self, script: str, *given: object) -> Any:  # noqa: ANN401 - what JavaScript returns
-        """Return what the body of an async function returns; all of *given* is there as a list."""
+        """Run the body of an async function with *given* as a list; return its result."""
         async with asyncio.timeout(WAIT_S):
             return await self._said(script, given)
 
     async def leave(self) -> int | None:
-        """Say that nothing more is wanted; return the exit status once it has ended by itself."""
+        """Close the input; return the exit status once the program has ended by itself."""
         self._stdin.close()
         async with asyncio.timeout(WAIT_S):
             return await self._process.wait()
@@ -59,7 +59,7 @@ class ModuleClient:
 @asynccontextmanager
 async def module_client(url: str = NOBODY, *flags: str) -> AsyncIterator[ModuleClient]:
     """
-    Run Node with the module; *url* is where `subscribe` leads unless a script says otherwise.
+    Run Node with the module; *url* is the default address of `subscribe`.
 
     *flags* are Node's own.
     """
@@ -75,8 +75,10 @@ async def module_client(url: str = NOBODY, *flags: str) -> AsyncIterator[ModuleC
         await process.wait()
 
 
-async def begin(client: ModuleClient, sockets: ScriptedSockets, **options: object) -> Peer:
-    """Let *client* subscribe; return its first socket, which is subscribed."""
+async def subscribe_client(
+    client: ModuleClient, sockets: ScriptedSockets, **options: object
+) -> Peer:
+    """Subscribe with *client*; return its first socket, once subscribed."""
     await client.run(BEGIN, options)
     peer = await sockets.subscribed()
     await client.run(STANDS, "connected")

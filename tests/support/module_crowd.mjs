@@ -1,19 +1,19 @@
-// Some clients of nsq.js that work on whatever comes, and write down what they do and are told.
+// Several clients of nsq.js that process messages and record their calls, results and events.
 //
 // Its argument is a JSON object: topic, channel, msgTimeoutMs, hasJitter, and clients, each with number, url,
 // form (`callback` or `iterator`), maxInFlight and seed. Each line that it writes is a JSON object: `at`, the seconds of
 // the machine's monotonic clock, which other programs read too; `nowMs`, the time as the module sees it; `client`,
-// `socket`, and `it`, what happened. Each line that it reads is a command: {"speed": n} lets the module's time pass n times
-// as fast, {"close": true} closes every subscription. After that it has nothing to do and ends by itself.
+// `socket`, and `it`, the kind of event. Each line that it reads is a command: {"speed": n} runs the module's clock n times
+// as fast; {"close": true} closes every subscription, after which the process ends by itself.
 
 import { createInterface } from "node:readline";
-import { subscribe } from "../../gateway/web/static/nsq.js";
+import { subscribe } from "../../gateway/web/site/static/nsq.js";
 import WebSocket from "../../tools/bin/node/node_modules/ws/wrapper.mjs";
 
 const wish = JSON.parse(process.argv[2]);
 const { setTimeout: realSetTimeout, clearTimeout: realClearTimeout } = globalThis;
 
-/** Time as everything here sees it, but the work: who asks `Date.now()` or sets a timer is moved together. */
+/** The clock of this process, except for the simulated work: speeds up `Date.now()` and timers together. */
 const clock = {
   speed: 1,
   anchorMs: Date.now(),
@@ -74,7 +74,7 @@ globalThis.clearTimeout = (timer) => {
 };
 if (!wish.hasJitter) Math.random = () => 0;
 
-// What is said in one turn goes out in one write.
+// Records of one turn are written together.
 let unsaid = "";
 function flush() {
   process.stdout.write(unsaid);
@@ -87,7 +87,7 @@ function say(client, it, more) {
   unsaid += `${JSON.stringify({ at, nowMs: clock.now(), client, it, ...more })}\n`;
 }
 
-/** Numbers that one seed always gives in the same order, from 0 to 1. */
+/** A seeded generator of numbers from 0 to 1. */
 function chance(seed) {
   let state = seed;
   return () => {
@@ -98,9 +98,11 @@ function chance(seed) {
 
 let lastSocket = wish.firstSocket;
 
-/** The class that one client connects with: `ws`, and what the module says and hears through it. */
+/** The WebSocket class of one client: `ws`, with a record of its traffic. */
 function socketsOf(client) {
   return class extends WebSocket {
+    sent = new Map(); // by ref, what FIN, REQ and TOUCH named
+
     constructor(url, protocols) {
       super(url, protocols, { perMessageDeflate: false });
       this.number = client.socket = ++lastSocket;
@@ -111,7 +113,7 @@ function socketsOf(client) {
       say(client.number, it, { socket: this.number, ...more });
     }
 
-    // The module does not listen any more to what it has given up.
+    // The module ignores sockets that it has dropped.
     set onmessage(act) {
       if (!act) this.end(1006);
       super.onmessage =
@@ -131,6 +133,9 @@ function socketsOf(client) {
 
     hear(data) {
       for (const said of data.split("\n").map((line) => JSON.parse(line))) {
+        const sent = this.sent.get(said.ref);
+        const refused = said.type === "error" ? (said.ids ?? [said.id]) : [];
+        if (sent) this.say("confirmed", { ...sent, ids: sent.ids.filter((id) => !refused.includes(id)) });
         if (said.type === "message") {
           this.say("delivered", { id: said.id, attempts: said.attempts, body: said.body });
         } else if (said.cmd === "CLS") this.say("leaving");
@@ -138,8 +143,10 @@ function socketsOf(client) {
     }
 
     send(data) {
-      for (const { cmd, id, ids = [id] } of data.split("\n").map((line) => JSON.parse(line))) {
-        if (["FIN", "REQ", "TOUCH"].includes(cmd)) this.say("asked", { verb: cmd, ids });
+      for (const { cmd, ref, id, ids = [id] } of data.split("\n").map((line) => JSON.parse(line))) {
+        if (!["FIN", "REQ", "TOUCH"].includes(cmd)) continue;
+        this.say("asked", { verb: cmd, ids });
+        this.sent.set(ref, { verb: cmd, ids });
       }
       super.send(data);
     }
@@ -154,12 +161,14 @@ function socketsOf(client) {
 
 class Planned extends Error {}
 
-/** Work as people do it: most is done at once, some takes a while, some fails. */
+/** Simulated work: mostly immediate, sometimes slow, sometimes failing. */
 async function work(client, message) {
   const { id, attempts, body } = message;
   const { socket } = client;
-  const answer = (verb, took) =>
+  const answer = async (verb, taking) => {
+    const took = await taking;
     say(client.number, "answered", { socket, id, verb, took, isLost: message.signal.aborted });
+  };
   const pass = (delayMs) => new Promise((resolve) => realSetTimeout(resolve, delayMs));
   say(client.number, "worked", { socket, id, attempts, body });
   const what = client.chance();
@@ -170,7 +179,7 @@ async function work(client, message) {
     await pass(150);
   } else if (what < 0.26) return answer("REQ", message.requeue(Math.floor(client.chance() * 300)));
   else if (what < 0.28) throw new Planned("this work fails");
-  // The module finishes what work has returned from; those who finish by themselves hear whether it was taken.
+  // The module finishes a message when its handler returns; iterators finish explicitly, and get the result.
   if (client.form === "iterator" || what < 0.6) answer("FIN", message.finish());
 }
 
@@ -223,5 +232,5 @@ commands.on("line", (line) => {
   process.stdin.destroy();
   for (const [client, subscription] of subscriptions) close(client, subscription);
 });
-// Whoever started it is gone.
+// The parent process has ended.
 commands.on("close", () => process.exit(1));

@@ -1,4 +1,4 @@
-"""Clients of nsq.js in processes of Node, and what they wrote down."""
+"""Many clients of nsq.js in Node processes, and the events that they recorded."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tests.support.history import Asked, Closed, Delivered, Leaving, Record
-from tests.support.history_world import CHANNEL, TOPIC
+from tests.support.history import (
+    AckAttempted,
+    CloseWaitReceived,
+    MessageDelivered,
+    Record,
+    SocketClosed,
+)
+from tests.support.history_system import CHANNEL, TOPIC
 from tests.support.module_crowd_check import (
-    Answered,
+    AckConfirmed,
+    AckResolved,
+    AckSent,
+    CloseResolved,
+    ConnectAttempted,
     Doing,
-    Ended,
-    Erred,
-    Lost,
-    Said,
-    Stands,
-    Tried,
-    Worked,
+    ErrorReported,
+    MessageHandled,
+    SocketLost,
+    StateChanged,
 )
 from tests.support.subscriber_client import Json
 
@@ -30,14 +37,14 @@ MSG_TIMEOUT_S = 4.0
 CLIENTS = 20
 _OF_A_PROCESS = 5
 _PROGRAM = Path(__file__).with_suffix(".mjs")
-_END_TIMEOUT_S = 10.0
+_END_TIMEOUT_S = 30.0
 _LINE_LIMIT_BYTES = 1_048_576
 _SOCKETS_OF_A_CLIENT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One client, as its process is told of it."""
+    """The configuration of one client, as its process receives it."""
 
     number: int
     url: str
@@ -56,19 +63,19 @@ class _Client:
 
 
 class ModuleCrowd:
-    """The clients; make them with `module_crowd`."""
+    """Clients of nsq.js in Node processes; create with `module_crowd`."""
 
     def __init__(self, processes: Sequence[Process]) -> None:
         self.records: list[Record] = []
-        """What went over their sockets, for `history_check`."""
+        """Traffic of the clients' sockets, for `history_check`."""
         self.doings: list[Doing] = []
-        """What the module told them, for `module_crowd_check`."""
+        """Events and results reported by the module, for `module_crowd_check`."""
         self.errors: list[str] = []
-        """What their processes said to nobody."""
+        """Unexpected output of their processes."""
         self.states: dict[int, str] = {}
-        """How each client stands now."""
+        """State of each client, by number."""
         self._waited: dict[int, int] = {}
-        """Where in `doings` each client last chose a moment to come back."""
+        """Index in `doings` of each client's last scheduled reconnect."""
         self._processes = processes
         self._changed = asyncio.Event()
         self._reading = [
@@ -79,10 +86,10 @@ class ModuleCrowd:
 
     async def until(self, is_reached: Callable[[], bool], *, within_s: float, what: str) -> None:
         """
-        Return once *is_reached*, looked at after whatever clients write down.
+        Return once *is_reached* is true; it is checked after each event of a client.
 
         Raises:
-            TimeoutError: Time is up; it tells *what* was waited for, and how each client stands.
+            TimeoutError: The condition is not met in time; the message has *what* and all states.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -95,7 +102,7 @@ class ModuleCrowd:
             raise TimeoutError(message) from None
 
     async def all_connected(self, *, within_s: float) -> None:
-        """Return once every client is."""
+        """Wait until every client is connected."""
         await self.until(
             lambda: [*self.states.values()].count("connected") == CLIENTS,
             within_s=within_s,
@@ -103,7 +110,7 @@ class ModuleCrowd:
         )
 
     async def come_back(self, clients: Iterable[int], *, since: int, within_s: float) -> None:
-        """Return once each of *clients* has a moment to come back, chosen behind *since* doings."""
+        """Wait until each of *clients* has scheduled a reconnect after the first *since* doings."""
         await self.until(
             lambda: all(self._waited.get(client, -1) >= since for client in clients),
             within_s=within_s,
@@ -111,23 +118,23 @@ class ModuleCrowd:
         )
 
     def since(self, index: int) -> Iterator[Doing]:
-        """Give what was done since there were *index* doings."""
+        """Yield the doings from *index* on."""
         yield from self.doings[index:]
 
     async def pass_time(self, clients: Sequence[int], speed: float) -> None:
-        """Let time pass *speed* times as fast for *clients*, and for those in their processes."""
+        """Run time *speed* times as fast for *clients* and their processes."""
         for number in {client // _OF_A_PROCESS for client in clients}:
             await self._command(self._processes[number], {"speed": speed})
 
     async def close(self) -> list[int]:
-        """Let every client close; return how their processes end, which they do by themselves."""
+        """Close every client; return the exit statuses of their processes."""
         for process in self._processes:
             await self._command(process, {"close": True})
         async with asyncio.timeout(_END_TIMEOUT_S):
             return [await process.wait() for process in self._processes]
 
     async def leave(self) -> None:
-        """Return when no process is there."""
+        """Kill the processes that still run, and wait for all."""
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
@@ -164,14 +171,14 @@ def _record(told: Json) -> Iterator[Record]:
     at_s: float = told["at"]
     match told["it"]:
         case "delivered":
-            event = Delivered(told["socket"], told["id"], told["attempts"], told["body"])
+            event = MessageDelivered(told["socket"], told["id"], told["attempts"], told["body"])
             yield Record(at_s, event)
         case "asked":
-            yield Record(at_s, Asked(told["socket"], told["verb"], tuple(told["ids"])))
+            yield Record(at_s, AckAttempted(told["socket"], told["verb"], tuple(told["ids"])))
         case "leaving":
-            yield Record(at_s, Leaving(told["socket"]))
+            yield Record(at_s, CloseWaitReceived(told["socket"]))
         case "closed":
-            yield Record(at_s, Closed(told["socket"], told["code"]))
+            yield Record(at_s, SocketClosed(told["socket"], told["code"]))
         case _:
             pass
 
@@ -180,29 +187,32 @@ def _doing(told: Json) -> Iterator[Doing]:
     who: Json = {"at_s": told["at"], "client": told["client"], "now_ms": told["nowMs"]}
     match told["it"]:
         case "tried":
-            yield Tried(**who)
+            yield ConnectAttempted(**who)
         case "state":
             retry_in_ms, reason = told.get("retryInMs"), told.get("reason", "")
-            yield Stands(**who, state=told["state"], retry_in_ms=retry_in_ms, reason=reason)
+            yield StateChanged(**who, state=told["state"], retry_in_ms=retry_in_ms, reason=reason)
         case "closed":
-            yield Lost(**who, socket=told["socket"])
+            yield SocketLost(**who, socket=told["socket"])
         case "error":
-            yield Erred(**who, code=told["code"], message=told["message"])
+            yield ErrorReported(**who, code=told["code"], message=told["message"])
         case "ended":
-            yield Ended(**who, code=told["code"])
+            yield CloseResolved(**who, code=told["code"])
         case "asked":
             ids = tuple(told["ids"])
-            yield Said(**who, socket=told["socket"], verb=told["verb"], deliveries=ids)
+            yield AckSent(**who, socket=told["socket"], verb=told["verb"], deliveries=ids)
+        case "confirmed":
+            ids = tuple(told["ids"])
+            yield AckConfirmed(**who, socket=told["socket"], verb=told["verb"], deliveries=ids)
         case "worked" | "answered":
             yield _work(told, {**who, "socket": told["socket"], "delivery": told["id"]})
         case _:
             pass
 
 
-def _work(told: Json, which: Json) -> Worked | Answered:
+def _work(told: Json, which: Json) -> MessageHandled | AckResolved:
     if told["it"] == "worked":
-        return Worked(**which, attempts=told["attempts"], body=told["body"])
-    return Answered(**which, verb=told["verb"], took=told["took"], is_lost=told["isLost"])
+        return MessageHandled(**which, attempts=told["attempts"], body=told["body"])
+    return AckResolved(**which, verb=told["verb"], took=told["took"], is_lost=told["isLost"])
 
 
 @asynccontextmanager
@@ -210,9 +220,10 @@ async def module_crowd(
     urls: Sequence[str], chance: Random, *, has_jitter: bool = True
 ) -> AsyncIterator[ModuleCrowd]:
     """
-    Run a client for each of *urls* until the block ends, every other one with an iterator.
+    Run a client for each of *urls* until the block ends; every second one uses the iterator.
 
-    Without jitter is a module that it must be told from: its ``Math.random()`` is 0.
+    *has_jitter* is false to prove that the checks detect a module without jitter: its
+    ``Math.random()`` returns 0.
     """
     clients = [
         _Client(

@@ -1,8 +1,8 @@
 """
-What clients of nsq.js must not do, found by reading what they wrote down: PURE.
+Find violations in what clients of nsq.js recorded. PURE.
 
-What became of the messages at the broker is for `history_check`; here is what the module told those
-who use it, and when it came back.
+`history_check` checks the messages at the broker. This module checks the promises and events of
+nsq.js, and the times of its reconnects.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from itertools import pairwise, zip_longest
 from typing import TypeAlias
 
 SLICE_MS = 50.0
-"""The short time in which not too many may come back."""
+"""Length of the time slice for which reconnects are counted."""
 LARGEST_SHARE = 0.7
 """
-Of all clients, as many may come back within one slice.
+Largest share of clients that may reconnect within one slice.
 
-By the rule of the module the first wait is anything below 500 ms, and the next ones are longer. The
-worst of 100 000 crowds of 20 had 11 of them in one slice, 0.55; without jitter it is all.
+The module's first wait is uniform below 500 ms, and later waits are longer. The worst of 100 000
+simulated crowds of 20 clients had 11 in one slice (0.55); without jitter, all are in one.
 """
 _ROUNDED_MS = 2.0
-_AT_ONCE_S = 1.0
-"""An answer is sent at the end of its turn; only a connection that ends meanwhile keeps it back."""
 _REFUSED_BY_THE_GATEWAY = frozenset({"EXITING", "NO_BROKER", "NO_CONNECTION"})
 _CAME_TOO_LATE = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 _EXPECTED_ERRORS = frozenset({"Planned"}) | _REFUSED_BY_THE_GATEWAY | _CAME_TOO_LATE
@@ -37,17 +35,17 @@ class _Doing:
     at_s: float
     client: int
     now_ms: float = 0.0
-    """The time as the module sees it."""
+    """`Date.now()` of the module; a test may run it faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried(_Doing):
+class ConnectAttempted(_Doing):
     """The module opens a socket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stands(_Doing):
-    """The module tells its state."""
+class StateChanged(_Doing):
+    """The module reports its state."""
 
     state: str
     retry_in_ms: float | None = None
@@ -55,8 +53,8 @@ class Stands(_Doing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worked(_Doing):
-    """A message was handed to who works on it."""
+class MessageHandled(_Doing):
+    """A message was passed to the client's handler."""
 
     socket: int
     delivery: str
@@ -65,21 +63,21 @@ class Worked(_Doing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered(_Doing):
-    """Who worked has called `finish()`, `requeue()` or `touch()`."""
+class AckResolved(_Doing):
+    """The promise of `finish()`, `requeue()` or `touch()` resolved."""
 
     socket: int
     delivery: str
     verb: str
     took: bool
-    """What the call returned."""
+    """Value of the promise: true if the gateway confirmed the ack."""
     is_lost: bool = False
-    """Whether the message's signal was aborted."""
+    """True if the message's signal was aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said(_Doing):
-    """The module has sent FIN, REQ or TOUCH."""
+class AckSent(_Doing):
+    """The module sent FIN, REQ or TOUCH."""
 
     socket: int
     verb: str
@@ -87,158 +85,173 @@ class Said(_Doing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost(_Doing):
-    """The module knows that a socket has ended."""
+class AckConfirmed(_Doing):
+    """The gateway answered the `ref` of FIN, REQ or TOUCH without refusing these ids."""
+
+    socket: int
+    verb: str
+    deliveries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketLost(_Doing):
+    """The module noticed that a socket closed."""
 
     socket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erred(_Doing):
-    """The module tells of an error that ends nothing."""
+class ErrorReported(_Doing):
+    """The module reported an error that closes nothing."""
 
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(_Doing):
-    """The promise of `close()` is fulfilled, and the iteration is over."""
+class CloseResolved(_Doing):
+    """The promise of `close()` resolved, and the iteration ended."""
 
     code: int
 
 
-Doing: TypeAlias = Tried | Stands | Worked | Answered | Said | Lost | Erred | Ended
+Doing: TypeAlias = (
+    ConnectAttempted
+    | StateChanged
+    | MessageHandled
+    | AckResolved
+    | AckSent
+    | AckConfirmed
+    | SocketLost
+    | ErrorReported
+    | CloseResolved
+)
 
 
-class Wrong(StrEnum):
-    """What can be wrong."""
+class ViolationKind(StrEnum):
+    """The kinds of violations."""
 
     NEVER_WORKED = "acknowledged, and nobody worked on it"
     WORKED_TWICE = "worked on twice, and nothing came between"
-    UNSAID = "a call returned true, and nothing was sent"
-    SAID_UNTAKEN = "a call returned false, and it was sent"
-    REFUSED = "a call returned false, and the message was neither lost nor answered"
-    TAKEN_LOST = "a call returned true for a message that was lost"
+    UNCONFIRMED = "an answer is true, and the gateway has not confirmed it"
+    CONFIRMED_UNTAKEN = "an answer is false, and the gateway has confirmed it"
+    REFUSED = "an answer is false, and the message was neither lost, refused nor answered"
     TOO_EARLY = "came back before the time that was told"
     HERD = "came back together"
     ERROR = "an error that nobody planned"
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong, and where."""
+class Violation:
+    """A violation, with the event that shows it."""
 
-    kind: Wrong
+    kind: ViolationKind
     text: str
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return the kind and the event in one line."""
         return f"{self.kind}: {self.text}"
 
 
-def faults(doings: Sequence[Doing], *, owed: set[str]) -> Iterator[Fault]:
+def crowd_violations(doings: Sequence[Doing], *, owed: set[str]) -> Iterator[Violation]:
     """
-    Give everything that is wrong with what clients did.
+    Yield all violations in the records of clients.
 
     Args:
-        doings: In the order of their times.
-        owed: The bodies that somebody has to work on.
+        doings: Events, ordered by time.
+        owed: Bodies that a client must have handled.
     """
     yield from _everything_is_worked_on(doings, owed)
     yield from _work_done_twice_has_a_reason(doings)
     yield from _calls_are_true(doings)
     yield from _nobody_comes_too_early(doings)
     for each in doings:
-        if isinstance(each, Erred) and each.code not in _EXPECTED_ERRORS:
-            yield Fault(Wrong.ERROR, str(each))
+        if isinstance(each, ErrorReported) and each.code not in _EXPECTED_ERRORS:
+            yield Violation(ViolationKind.ERROR, str(each))
 
 
-def _everything_is_worked_on(doings: Sequence[Doing], owed: set[str]) -> Iterator[Fault]:
-    worked = {each.body for each in doings if isinstance(each, Worked)}
+def _everything_is_worked_on(doings: Sequence[Doing], owed: set[str]) -> Iterator[Violation]:
+    worked = {each.body for each in doings if isinstance(each, MessageHandled)}
     for body in sorted(owed - worked):
-        yield Fault(Wrong.NEVER_WORKED, body)
+        yield Violation(ViolationKind.NEVER_WORKED, body)
 
 
-def _work_done_twice_has_a_reason(doings: Sequence[Doing]) -> Iterator[Fault]:
-    """NSQ counts each delivery; why it made another is told by a lost socket, or by who worked."""
-    lost = {each.socket for each in doings if isinstance(each, Lost)}
+def _work_done_twice_has_a_reason(doings: Sequence[Doing]) -> Iterator[Violation]:
+    """Each redelivery follows a lost socket, or an ack of the client that had the message."""
+    lost = {each.socket for each in doings if isinstance(each, SocketLost)}
     given_back = {
         (each.socket, delivery)
         for each in doings
-        if isinstance(each, Said) and each.verb == "REQ"
+        if isinstance(each, AckSent) and each.verb == "REQ"
         for delivery in each.deliveries
     }
-    by_body: dict[str, list[Worked]] = defaultdict(list)
+    by_body: dict[str, list[MessageHandled]] = defaultdict(list)
     for each in doings:
-        if isinstance(each, Worked):
+        if isinstance(each, MessageHandled):
             by_body[each.body].append(each)
     for times in by_body.values():
         for first, second in pairwise(times):
             has_reason = first.socket in lost or (first.socket, first.delivery) in given_back
             if first.attempts == second.attempts or not has_reason:
-                yield Fault(Wrong.WORKED_TWICE, f"{first}, then {second}")
+                yield Violation(ViolationKind.WORKED_TWICE, f"{first}, then {second}")
 
 
-def _calls_are_true(doings: Sequence[Doing]) -> Iterator[Fault]:
-    said_s = {
-        (each.socket, each.verb, delivery): each.at_s
-        for each in doings
-        if isinstance(each, Said)
-        for delivery in each.deliveries
-    }
-    lost_s = {each.socket: each.at_s for each in doings if isinstance(each, Lost)}
-    taken: set[tuple[int, str]] = set()
+def _calls_are_true(doings: Sequence[Doing]) -> Iterator[Violation]:
+    """Compare each resolved call with what the gateway had confirmed on its socket."""
+    confirmed: set[tuple[int, str, str]] = set()
+    sent: set[tuple[int, str, str]] = set()
+    lost: set[int] = set()
+    taken: set[tuple[int, str, str]] = set()
     for each in doings:
-        if isinstance(each, Answered):
-            was_said_s = said_s.get((each.socket, each.verb, each.delivery))
-            left_s = lost_s.get(each.socket, float("inf")) - each.at_s
+        if isinstance(each, AckSent):
+            sent |= {(each.socket, each.verb, delivery) for delivery in each.deliveries}
+        elif isinstance(each, AckConfirmed):
+            confirmed |= {(each.socket, each.verb, delivery) for delivery in each.deliveries}
+        elif isinstance(each, SocketLost):
+            lost.add(each.socket)
+        elif isinstance(each, AckResolved):
+            key = (each.socket, each.verb, each.delivery)
+            is_answered = any((each.socket, verb, each.delivery) in sent for verb in ("FIN", "REQ"))
+            if each.took and key not in confirmed:
+                yield Violation(ViolationKind.UNCONFIRMED, str(each))
+            elif not each.took and key in confirmed - taken:
+                yield Violation(ViolationKind.CONFIRMED_UNTAKEN, str(each))
+            elif not (each.took or each.is_lost or is_answered or each.socket in lost):
+                yield Violation(ViolationKind.REFUSED, str(each))
             if each.took:
-                yield from _what_is_taken_is_said(each, was_said_s, left_s)
-            elif was_said_s is not None and was_said_s >= each.at_s:
-                yield Fault(Wrong.SAID_UNTAKEN, str(each))
-            elif not each.is_lost and (each.socket, each.delivery) not in taken:
-                yield Fault(Wrong.REFUSED, str(each))
-            if each.took and each.verb != "TOUCH":
-                taken.add((each.socket, each.delivery))
+                taken.add(key)
 
 
-def _what_is_taken_is_said(
-    answered: Answered, said_s: float | None, left_s: float
-) -> Iterator[Fault]:
-    """Hold an answer that was taken against what was said, with *left_s* until its socket ended."""
-    if left_s < 0:
-        yield Fault(Wrong.TAKEN_LOST, str(answered))
-    elif said_s is None and left_s > _AT_ONCE_S:
-        yield Fault(Wrong.UNSAID, str(answered))
-
-
-def _nobody_comes_too_early(doings: Sequence[Doing]) -> Iterator[Fault]:
+def _nobody_comes_too_early(doings: Sequence[Doing]) -> Iterator[Violation]:
     before: dict[int, Doing] = {}
-    chosen: dict[int, tuple[Doing, Stands]] = {}
+    chosen: dict[int, tuple[Doing, StateChanged]] = {}
     for each in doings:
-        if isinstance(each, Stands) and each.retry_in_ms is not None:
-            # It was chosen behind what came before, and a busy machine may tell it late.
+        if isinstance(each, StateChanged) and each.retry_in_ms is not None:
+            # The client chose it after the previous event, but a busy machine may report it late.
             chosen[each.client] = before.get(each.client, each), each
-        elif isinstance(each, Tried) and each.client in chosen:
+        elif isinstance(each, ConnectAttempted) and each.client in chosen:
             last, choice = chosen.pop(each.client)
             waited_ms = each.now_ms - last.now_ms
             if waited_ms < (choice.retry_in_ms or 0.0) - _ROUNDED_MS:
-                yield Fault(Wrong.TOO_EARLY, f"{each} after {waited_ms:.1f} ms of {choice}")
+                yield Violation(
+                    ViolationKind.TOO_EARLY, f"{each} after {waited_ms:.1f} ms of {choice}"
+                )
         before[each.client] = each
 
 
-def herd(doings: Sequence[Doing], from_s: float, to_s: float, *, clients: int) -> Iterator[Fault]:
+def herd(
+    doings: Sequence[Doing], from_s: float, to_s: float, *, clients: int
+) -> Iterator[Violation]:
     """
-    Give the slices in which too many of *clients* mean to come back, after one cut at *from_s*.
+    Return the time slices in which too many *clients* reconnect, after a cut at *from_s*.
 
-    What counts is how long each has chosen to wait, the first time and the next ones: all were cut
-    at once, and a busy machine tells some of them late.
+    The chosen waits are compared, not the times of the reconnects: all clients were cut at once,
+    but a busy machine may notify some of them late.
     """
     chosen: dict[int, list[float]] = defaultdict(list)
     for each in doings:
         if (
-            isinstance(each, Stands)
+            isinstance(each, StateChanged)
             and each.retry_in_ms is not None
             and from_s <= each.at_s <= to_s
         ):
@@ -246,11 +259,11 @@ def herd(doings: Sequence[Doing], from_s: float, to_s: float, *, clients: int) -
     for turn, waits in enumerate(zip_longest(*chosen.values()), start=1):
         together = _most_together([wait_ms for wait_ms in waits if wait_ms is not None])
         if together > LARGEST_SHARE * clients:
-            yield Fault(Wrong.HERD, f"{together} of {clients}, for the {turn}. time")
+            yield Violation(ViolationKind.HERD, f"{together} of {clients}, for the {turn}. time")
 
 
 def _most_together(waits_ms: Iterable[float]) -> int:
-    """Return how many of *waits_ms* are in the fullest slice."""
+    """Return the number of *waits_ms* in the fullest slice."""
     ends = sorted(waits_ms)
     return max(
         bisect_right(ends, start_ms + SLICE_MS) - first for first, start_ms in enumerate(ends)

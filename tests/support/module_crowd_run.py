@@ -1,4 +1,4 @@
-"""One run of the crowd: gateway and network are hurt in an order that a seed tells."""
+"""Run a crowd of clients through gateway and network faults in a random order from a seed."""
 
 from __future__ import annotations
 
@@ -12,47 +12,54 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from tests.support.history import Acknowledged, History, Passed, Record, Refused, Sent
-from tests.support.history_actors import Names, Publisher
-from tests.support.history_world import World, world
+from tests.support.history import (
+    AckForwarded,
+    AckRefused,
+    History,
+    MessageSent,
+    PublishAcknowledged,
+    Record,
+)
+from tests.support.history_clients import Publisher, UniqueIds
+from tests.support.history_system import HistorySystem, history_system
 from tests.support.module_crowd import CLIENTS, ModuleCrowd, module_crowd
-from tests.support.module_crowd_check import Doing, Stands
+from tests.support.module_crowd_check import Doing, StateChanged
 from tests.support.toxiproxy import FaultyNetwork, toxiproxy
 
 ENOUGH = 3_000
-"""So many messages are published at least."""
+"""Minimum number of messages published in a run."""
 RESTARTS = 3
 _PUBLISHERS = 4
 _PUBLISH_DELAY_MS = 20
-"""What each publish takes longer, so that there is something to do all the time."""
+"""Delay of each publish, so that messages arrive during the whole run."""
 _FAR_BEHIND = 300
 _ALLOWANCE = 600
-"""So many messages are published from one fault to the next, where no fault needs more."""
+"""Messages published between two faults, unless a fault needs more."""
 _CALM = 250
-"""So many messages are finished between two faults."""
+"""Messages finished between two faults."""
 _FAST = 20.0
-_WAIT_S = 20.0
+_WAIT_S = 90.0
 _EVERYBODY = range(CLIENTS)
 
 
 @dataclass
-class Run:
-    """What is left of one."""
+class CrowdResult:
+    """The result of one run."""
 
     records: list[Record] = field(default_factory=list)
     doings: list[Doing] = field(default_factory=list)
     restarts: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when clients came back from a restart of the gateway."""
+    """Start and end of the reconnects after each restart of the gateway."""
     silences: list[str] = field(default_factory=list)
-    """Why clients left a connection that had fallen silent."""
+    """Reasons with which clients closed silent connections."""
     exits: list[int] = field(default_factory=list)
-    """How the processes of the clients ended."""
+    """Exit statuses of the clients' processes."""
     errors: list[str] = field(default_factory=list)
-    """What they said to nobody."""
+    """Unexpected output of the clients' processes."""
 
 
 class _Progress:
-    """What is published and finished so far; each record is read once."""
+    """Counters of published and finished messages, updated from new records."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -64,11 +71,11 @@ class _Progress:
         self._allowed = 0.0
 
     def allow(self, count: float) -> None:
-        """Let *count* more messages be published."""
+        """Allow *count* more messages to be published."""
         self._allowed = self.published() + count
 
     def has_room(self) -> bool:
-        """Whether somebody may publish."""
+        """Return whether another message may be published."""
         return self.left() < _FAR_BEHIND and self.published() < self._allowed
 
     def published(self) -> int:
@@ -77,27 +84,27 @@ class _Progress:
         return len(self._owed)
 
     def finished(self) -> int:
-        """Return for how many messages nsqd took a FIN."""
+        """Return the number of messages for which nsqd accepted a FIN."""
         self._look()
         return len(self._finished)
 
     def left(self) -> int:
-        """Return how many acknowledged messages nobody has finished."""
+        """Return the number of acknowledged messages that are not finished."""
         self._look()
         return len(self._left)
 
     def _look(self) -> None:
         for record in self._history.records[self._read :]:
             match record.event:
-                case Acknowledged(bodies):
+                case PublishAcknowledged(bodies):
                     self._owed.update(bodies)
                     self._left.update(set(bodies) - self._finished)
-                case Sent(connection, message, _, body):
+                case MessageSent(connection, message, _, body):
                     self._sent[connection, message] = body
-                case Passed(connection, "FIN", message):
+                case AckForwarded(connection, "FIN", message):
                     self._finished.add(self._sent[connection, message])
                     self._left.discard(self._sent[connection, message])
-                case Refused(connection, "FIN", message):
+                case AckRefused(connection, "FIN", message):
                     self._finished.discard(self._sent[connection, message])
                     self._left.update(self._owed & {self._sent[connection, message]})
                 case _:
@@ -106,19 +113,19 @@ class _Progress:
 
 
 @dataclass
-class Stage:
-    """Where it happens."""
+class CrowdSystem:
+    """The gateway, the proxies and the clients of a run."""
 
-    place: World
+    place: HistorySystem
     crowd: ModuleCrowd
     ways: Sequence[FaultyNetwork]
-    """One for each client."""
+    """A proxy for each client."""
     progress: _Progress
     chance: Random
-    run: Run
+    run: CrowdResult
 
     async def some(self) -> list[int]:
-        """Return a few clients that are connected, by chance."""
+        """Return a few random connected clients."""
         there = self.connected()
         if len(there) < CLIENTS // 2:
             await self.all_connected()
@@ -126,11 +133,11 @@ class Stage:
         return self.chance.sample(there, min(len(there), self.chance.randint(1, 5)))
 
     def connected(self) -> list[int]:
-        """Return who is: each of them will tell when that ends."""
+        """Return the connected clients; each will record the end of its connection."""
         return [each for each, state in self.crowd.states.items() if state == "connected"]
 
     async def a_moment(self) -> None:
-        """Return when some more messages are finished; as many are there for what comes then."""
+        """Wait until some more messages are finished, with as many left for the next fault."""
         self.progress.allow(_ALLOWANCE)
         goal = self.progress.finished() + _CALM
         reached = await self.place.history.until(
@@ -139,25 +146,25 @@ class Stage:
         assert reached, f"{self.progress.left()} messages are left and stay: {self.crowd.states}"
 
     def flows(self) -> None:
-        """Let messages come as long as it takes, for a fault that waits for so many bytes."""
+        """Publish during the block, for faults that trigger after a number of bytes."""
         self.progress.allow(inf)
 
     async def come_back(self, clients: Sequence[int], index: int) -> None:
-        """Return when each of *clients* knows its connection lost, behind *index* doings."""
+        """Wait until each of *clients* has noticed its lost connection, after *index* doings."""
         await self.crowd.come_back(clients, since=index, within_s=_WAIT_S)
 
     async def all_connected(self) -> None:
-        """Return when all clients are; their time passes fast."""
+        """Wait until all clients are connected, with their clocks running fast."""
         await self.crowd.pass_time(_EVERYBODY, _FAST)
         await self.crowd.all_connected(within_s=_WAIT_S)
         await self.crowd.pass_time(_EVERYBODY, 1)
 
 
-Hurt: TypeAlias = Callable[[Stage], Awaitable[None]]
+Hurt: TypeAlias = Callable[[CrowdSystem], Awaitable[None]]
 
 
-async def some_are_cut(stage: Stage) -> None:
-    """Their ways are closed, and come back."""
+async def some_are_cut(stage: CrowdSystem) -> None:
+    """Close the proxies of some clients, and open them again."""
     clients, index = await stage.some(), len(stage.crowd.doings)
     for client in clients:
         await stage.ways[client].go_down()
@@ -166,8 +173,8 @@ async def some_are_cut(stage: Stage) -> None:
         await stage.ways[client].come_back()
 
 
-async def some_are_reset(stage: Stage) -> None:
-    """Their connections end by RST in the middle of a frame that they read."""
+async def some_are_reset(stage: CrowdSystem) -> None:
+    """Reset some connections (RST) in the middle of a frame that the client reads."""
     clients, index = await stage.some(), len(stage.crowd.doings)
     for client in clients:
         await stage.ways[client].end_by_reset()
@@ -178,8 +185,8 @@ async def some_are_reset(stage: Stage) -> None:
         await stage.ways[client].heal()
 
 
-async def some_end_in_a_command(stage: Stage) -> None:
-    """Their connections end in the middle of what they say."""
+async def some_end_in_a_command(stage: CrowdSystem) -> None:
+    """Close some connections in the middle of a command."""
     clients, index = await stage.some(), len(stage.crowd.doings)
     for client in clients:
         await stage.ways[client].cut_after(stage.chance.randint(1, 1_000), stream="upstream")
@@ -189,11 +196,11 @@ async def some_end_in_a_command(stage: Stage) -> None:
         await stage.ways[client].heal()
 
 
-async def some_fall_silent(stage: Stage) -> None:
-    """Nothing comes through, no close either, and only the module's own question finds it."""
+async def some_fall_silent(stage: CrowdSystem) -> None:
+    """Drop all data and closes silently; only the module's own probe can notice."""
     clients, index = await stage.some(), len(stage.crowd.doings)
     for client in clients:
-        # What holds something back can be taken away only while nothing behind it is stuck.
+        # A toxic that holds data back can be removed only while its receiver still reads.
         await stage.ways[client].heal()
         await stage.ways[client].narrow(0, stream="upstream")
         await stage.ways[client].narrow(0, stream="downstream")
@@ -206,15 +213,15 @@ async def some_fall_silent(stage: Stage) -> None:
             next(
                 each.reason
                 for each in stage.crowd.since(index)
-                if isinstance(each, Stands)
+                if isinstance(each, StateChanged)
                 and each.client == client
                 and each.retry_in_ms is not None
             )
         )
 
 
-async def all_are_late(stage: Stage) -> None:
-    """Each has a latency of its own, that varies."""
+async def all_are_late(stage: CrowdSystem) -> None:
+    """Give each client a different, varying latency."""
     for way in stage.ways:
         for stream in ("upstream", "downstream"):
             latency_ms = stage.chance.choice([0, 5, 50, 150])
@@ -231,9 +238,9 @@ HURTS: tuple[Hurt, ...] = (
 
 
 def the_gateway_ends_by(number: signal.Signals) -> Hurt:
-    """Return what ends the gateway, and starts it again where it was."""
+    """Return a fault that stops the gateway and restarts it at the same address."""
 
-    async def the_gateway_ends(stage: Stage) -> None:
+    async def the_gateway_ends(stage: CrowdSystem) -> None:
         clients, index = stage.connected(), len(stage.crowd.doings)
         begun_s = time.monotonic()
         await stage.place.end_gateway(number)
@@ -248,7 +255,7 @@ def the_gateway_ends_by(number: signal.Signals) -> Hurt:
 
 
 def _plan(chance: Random) -> list[Hurt]:
-    """Return everything that hurts, in an order by chance; the gateway ends in turns."""
+    """Return all faults in random order; those that stop the gateway alternate."""
     numbers = [signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]
     first = chance.randrange(2)
     ends = [the_gateway_ends_by(number) for number in numbers[first : first + RESTARTS]]
@@ -257,19 +264,19 @@ def _plan(chance: Random) -> list[Hurt]:
     return [each or ends.pop() for each in plan]
 
 
-async def ran(kind: str, seed: str, *, rounds: int = 1) -> Run:
-    """Return what was seen of a run in which everything was hurt *rounds* times."""
+async def run_crowd(kind: str, seed: str, *, rounds: int = 1) -> CrowdResult:
+    """Return the result of a run in which each fault happened *rounds* times."""
     chance = Random(seed)
     history = History(time.monotonic)
-    run, names = Run(), Names()
+    run, names = CrowdResult(), UniqueIds()
     async with AsyncExitStack() as life:
-        place = await life.enter_async_context(world(kind, history))
+        place = await life.enter_async_context(history_system(kind, history))
         proxy = await life.enter_async_context(toxiproxy())
         ways = [await proxy.in_front_of(place.address) for _ in _EVERYBODY]
         urls = [f"http://{way.address}" for way in ways]
         crowd = await life.enter_async_context(module_crowd(urls, chance))
         progress = _Progress(history)
-        stage = Stage(place, crowd, ways, progress, chance, run)
+        stage = CrowdSystem(place, crowd, ways, progress, chance, run)
         await crowd.all_connected(within_s=_WAIT_S)
         await place.client_way.delay(_PUBLISH_DELAY_MS)
         is_over = False
@@ -299,8 +306,8 @@ async def ran(kind: str, seed: str, *, rounds: int = 1) -> Run:
     return run
 
 
-async def _end(stage: Stage) -> None:
-    """Return when all clients are connected, and nothing is left for them."""
+async def _end(stage: CrowdSystem) -> None:
+    """Return once all clients are connected and no message is left."""
     for way in stage.ways:
         await way.heal()
     await stage.all_connected()

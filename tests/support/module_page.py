@@ -1,4 +1,4 @@
-"""A page that has the gateway's JavaScript module, at hand for what a test lets it do."""
+"""A page that loads the gateway's JavaScript module, controlled by a test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def module_page(
     visitor: Visitor, pages: BrowserPage, gateway: RunningGateway, *, url: str | None = None
 ) -> Page:
     """
-    Return a page with ``subscribe`` and with ``errors``, what its subscriptions told of.
+    Return a page with ``subscribe``, and ``errors``, which its subscriptions reported.
 
     Its origin is not the gateway's, and it finds the gateway at *url*, or where that listens.
     """

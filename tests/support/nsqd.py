@@ -1,7 +1,7 @@
 """
-The real nsqd and nsqlookupd 1.3.0, each a process of its own on free ports of 127.0.0.1.
+The real nsqd and nsqlookupd 1.3.0 as processes on free ports of 127.0.0.1.
 
-They say in their log which ports they got, so nothing here guesses a port or waits for a while.
+They log the ports that they got, so there are no guessed ports and no fixed waits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
 
-_LOG_TIMEOUT_S = 20.0
-_STOP_TIMEOUT_S = 10.0
+_LOG_TIMEOUT_S = 90.0
+_STOP_TIMEOUT_S = 60.0
 
 # The whole line is: [nsqd] 2025/01/31 12:00:00.000000 INFO: TCP: listening on 127.0.0.1:40123
 _TCP_LISTENING = r"TCP: listening on (\S+)$"
@@ -30,7 +30,7 @@ _HTTP_LISTENING = r"HTTP: listening on (\S+)$"
 
 class DaemonLog:
     """
-    What one process logs, as events to wait for.
+    The log of one process, with a wait for events in it.
 
     It is read until its end: a full pipe would stop the process.
     """
@@ -46,7 +46,7 @@ class DaemonLog:
         Return the first match of *pattern* in a kept line, old or still to come.
 
         Raises:
-            RuntimeError: The log ended without it, or it did not come in time; the text holds
+            RuntimeError: The log ended, or the timeout expired, without a match; the message has
                 the last lines.
         """
         try:
@@ -62,7 +62,7 @@ class DaemonLog:
             raise self._missing(pattern, f"within {_LOG_TIMEOUT_S:g} s") from None
 
     def matches(self, pattern: str) -> list[str]:
-        """Return the kept lines that *pattern* is in."""
+        """Return the recorded lines that match *pattern*."""
         return [line for line in self._lines if re.search(pattern, line)]
 
     async def end(self) -> None:
@@ -84,7 +84,7 @@ class DaemonLog:
 
 @dataclass(frozen=True, kw_only=True)
 class RealNsqd:
-    """A running nsqd: where it listens, what it logs, and the process for tests that hurt it."""
+    """A running nsqd: its addresses, its log, and its process for fault injection."""
 
     tcp_address: str
     http_address: str
@@ -94,7 +94,7 @@ class RealNsqd:
 
 @dataclass(frozen=True, kw_only=True)
 class RealNsqlookupd:
-    """A running nsqlookupd: nsqd registers by TCP, clients ask by HTTP."""
+    """A running nsqlookupd: nsqds register by TCP, clients query by HTTP."""
 
     tcp_address: str
     http_address: str
@@ -103,22 +103,22 @@ class RealNsqlookupd:
 
 
 def nsqd_binary() -> Path | None:
-    """Return where the real nsqd is, or None when nobody built it."""
+    """Return the path of the real nsqd, or None if it is not built."""
     return _binary("nsqd")
 
 
 @asynccontextmanager
 async def real_nsqd(*flags: str) -> AsyncIterator[RealNsqd]:
     """
-    Run a real nsqd with an empty data folder of its own, and end it afterwards.
+    Run a real nsqd with an empty data folder; stop it when the block ends.
 
     Args:
-        flags: nsqd's own, as on its command line; the last of two equal flags counts, so
+        flags: nsqd's command line flags; the last of two equal flags counts, so
             ``--tcp-address=127.0.0.1:4150`` replaces the free port, and ``--data-path=…`` the
             folder. The log level stays info.
 
     Raises:
-        RuntimeError: nsqd ended, or did not listen in time; the text holds its last log lines.
+        RuntimeError: nsqd ended, or did not listen in time; the message has its last log lines.
     """
     with tempfile.TemporaryDirectory(prefix="nsqd-") as data_path:
         defaults = (
@@ -138,7 +138,7 @@ async def real_nsqd(*flags: str) -> AsyncIterator[RealNsqd]:
 @asynccontextmanager
 async def real_nsqlookupd(*flags: str) -> AsyncIterator[RealNsqlookupd]:
     """
-    Run a real nsqlookupd, and end it afterwards; *flags* and errors as in real_nsqd.
+    Run a real nsqlookupd; *flags* and errors as in `real_nsqd`.
 
     An nsqd finds it with ``--lookupd-tcp-address``.
     """
@@ -163,7 +163,7 @@ async def _running(program: str, *flags: str) -> AsyncIterator[tuple[Process, Da
 async def running(
     binary: Path | None, name: str, *arguments: str
 ) -> AsyncIterator[tuple[Process, DaemonLog]]:
-    """Run *binary* and end it by its own id, with everything that it says read to the end."""
+    """Run *binary*; stop it by its process id, and read all of its output."""
     if binary is None:
         message = f"no {name} to start: make witnesses"
         raise RuntimeError(message)
@@ -180,7 +180,7 @@ async def running(
 
 
 async def _stop(process: Process) -> None:
-    """End *process* in its own way (SIGTERM), or by force when that takes too long."""
+    """Stop *process* with SIGTERM, and with SIGKILL if that takes too long."""
     if process.returncode is not None:
         return
     process.terminate()
@@ -192,7 +192,7 @@ async def _stop(process: Process) -> None:
 
 
 def _binary(program: str) -> Path | None:
-    """Return *program* from NSQ_GATEWAY_TEST_NSQD_DIR, or as ``make witnesses`` built it."""
+    """Return *program* from NSQ_GATEWAY_TEST_NSQD_DIR, or from ``make witnesses``."""
     folder = os.environ.get("NSQ_GATEWAY_TEST_NSQD_DIR") or _BUILT_BY_MAKE
     found = shutil.which(program, path=folder)
     return Path(found) if found else None

@@ -1,7 +1,7 @@
 """
-A way to a broker that understands NSQ's protocol, and writes down what both sides say.
+A proxy in front of a broker that decodes NSQ's protocol and records both directions.
 
-It reads by its own few lines, not with the gateway's parser: what it bears witness of is that one.
+It has its own small parser, because it is used to check the gateway's.
 Source: the protocol specification, sections Commands and Data Format.
 """
 
@@ -14,7 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 
-from tests.support.history import History, HungUp, Passed, Refused, Sent, Stored
+from tests.support.history import (
+    AckForwarded,
+    AckRefused,
+    ConnectionClosed,
+    History,
+    MessageSent,
+    PublishStored,
+)
 
 _MAGIC = b"  V2"
 _RESPONSE, _ERROR, _MESSAGE = 0, 1, 2
@@ -31,16 +38,16 @@ class _Conversation:
         self._said = b""
         self._heard = b""
         self._publishing: deque[tuple[str, ...]] = deque()
-        """What waits for its OK; no other command that is answered comes between."""
+        """Publishes that await OK, in order; no other pending command has a response."""
 
     def says(self, data: bytes) -> None:
-        """Take what the gateway wrote."""
+        """Parse data from the gateway."""
         self._said += data
         while (end := self._command()) > 0:
             self._said = self._said[end:]
 
     def hears(self, data: bytes) -> None:
-        """Take what the broker wrote."""
+        """Parse data from the broker."""
         self._heard += data
         while len(self._heard) >= 8:
             size = int.from_bytes(self._heard[:4], "big")
@@ -50,7 +57,7 @@ class _Conversation:
             self._heard = self._heard[4 + size :]
 
     def _command(self) -> int:
-        """Take the command at the start; return where it ends, 0 when it is not all there."""
+        """Record the first command; return its length, or 0 if it is incomplete."""
         said = self._said.removeprefix(_MAGIC)
         skipped = len(self._said) - len(said)
         line, newline, rest = said.partition(b"\n")
@@ -69,24 +76,26 @@ class _Conversation:
                 self._publishing.append(_bodies(body))
             return end + _SIZE_BYTES + size
         if verb in (b"FIN", b"REQ", b"TOUCH"):
-            self._history.add(Passed(self.number, verb.decode(), params[0].decode()))
+            self._history.add(AckForwarded(self.number, verb.decode(), params[0].decode()))
         return end
 
     def _frame(self, kind: int, data: bytes) -> None:
         if kind == _MESSAGE:
             attempts = int.from_bytes(data[8:10], "big")
-            self._history.add(Sent(self.number, data[10:26].decode(), attempts, data[26:].decode()))
+            self._history.add(
+                MessageSent(self.number, data[10:26].decode(), attempts, data[26:].decode())
+            )
         elif kind == _RESPONSE and data == b"OK" and self._publishing:
-            self._history.add(Stored(self._publishing.popleft()))
+            self._history.add(PublishStored(self._publishing.popleft()))
         elif kind == _ERROR:
             if found := _REFUSAL.match(data):
-                self._history.add(Refused(self.number, found[1].decode(), found[2].decode()))
+                self._history.add(AckRefused(self.number, found[1].decode(), found[2].decode()))
             elif self._publishing:
                 self._publishing.popleft()
 
 
 def _bodies(data: bytes) -> tuple[str, ...]:
-    """Return the messages of an MPUB, behind its count."""
+    """Return the messages of an MPUB, after its count."""
     bodies, offset = [], _SIZE_BYTES
     while offset < len(data):
         start = offset + _SIZE_BYTES
@@ -96,17 +105,17 @@ def _bodies(data: bytes) -> tuple[str, ...]:
 
 
 class NsqdTap:
-    """Where the gateway finds the broker; make one with `nsqd_tap`."""
+    """A running proxy; make one with `nsqd_tap`."""
 
     def __init__(self, upstream: str, history: History) -> None:
         self.address = ""
-        """Where it listens."""
+        """The address for clients."""
         self._upstream = upstream
         self._history = history
         self._numbers = count(1)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection until either side ends it."""
+        """Forward one connection until either side closes it."""
         host, _, port = self._upstream.rpartition(":")
         try:
             broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
@@ -119,7 +128,7 @@ class NsqdTap:
                 group.create_task(_carry(reader, broker_writer, talk.says))
                 group.create_task(_carry(broker_reader, writer, talk.hears))
         finally:
-            self._history.add(HungUp(talk.number))
+            self._history.add(ConnectionClosed(talk.number))
             writer.transport.abort()
             broker_writer.transport.abort()
 
@@ -127,7 +136,7 @@ class NsqdTap:
 async def _carry(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[bytes], None]
 ) -> None:
-    """Carry one direction; its end is the end of both, behind what was written."""
+    """Forward one direction; its end closes both, after the remaining data."""
     try:
         while data := await reader.read(65_536):
             # Written down before it goes on, so that what follows from it stands behind it.
@@ -142,7 +151,7 @@ async def _carry(
 
 @asynccontextmanager
 async def nsqd_tap(upstream: str, history: History) -> AsyncIterator[NsqdTap]:
-    """Listen in front of *upstream* (host:port) until the block ends; then all hang up."""
+    """Listen in front of *upstream* (host:port) until the block ends, then close everything."""
     tap = NsqdTap(upstream, history)
     calls: set[asyncio.Task[None]] = set()
 

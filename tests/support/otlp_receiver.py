@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP: spans as an OpenTelemetry collector gets them."""
+"""An OTLP/HTTP receiver: spans as an OpenTelemetry collector gets them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _KINDS = {Span.SPAN_KIND_SERVER: "server", Span.SPAN_KIND_PRODUCER: "producer"}
 
 
@@ -33,19 +33,19 @@ class Received:
 
 
 class OtlpReceiver:
-    """Keeps every span; *address* is host:port."""
+    """A receiver that keeps every span; *address* is host:port."""
 
     def __init__(self) -> None:
         self.address = ""
         self.spans: list[Received] = []
         self.resource: dict[str, str | int] = {}
         self.headers: list[str] = []
-        """Of the last request, as they came."""
+        """Headers of the last request."""
         self._came = asyncio.Condition()
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes OpenTelemetry send here, and soon."""
+        """Environment variables that make OpenTelemetry export here, with a short interval."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{self.address}",
             "OTEL_BSP_SCHEDULE_DELAY": "50",
@@ -61,7 +61,7 @@ class OtlpReceiver:
                 await self._came.wait()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take requests until the other side goes."""
+        """Handle requests until the client disconnects."""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self._take(head.decode("latin-1"), reader)
@@ -115,7 +115,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, str | int]:
 
 @asynccontextmanager
 async def otlp_receiver() -> AsyncIterator[OtlpReceiver]:
-    """Run a receiver on a free port of 127.0.0.1, and end it afterwards."""
+    """Run a receiver on a free port of 127.0.0.1."""
     receiver = OtlpReceiver()
     server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
     async with server:

@@ -1,4 +1,4 @@
-"""A job of the pipeline as a process: started as a person does, watched through its log, ended."""
+"""A pipeline job as a process, started like a user does, and observed through its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.spark_classes import java_options
+from tests.support.spark_cds import java_options
 from tests.support.spark_processes import kill_session, pids_of
 from tests.support.spark_program import MASTER, ROOT, program_environment
 
@@ -21,7 +21,7 @@ _WAIT_S = 120.0
 
 
 class Job:
-    """A running job and everything that it says; make one with `pipeline_job`."""
+    """A running job and its output; make one with `pipeline_job`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -39,7 +39,7 @@ class Job:
             self._changed.notify_all()
 
     async def said(self, pattern: str) -> re.Match[str]:
-        """Return the first match of *pattern* in what it says, now or later, over all lines."""
+        """Wait for *pattern* in the output, over all lines; return the first match."""
         try:
             async with asyncio.timeout(_WAIT_S), self._changed:
                 while not (found := re.search(pattern, self._text, re.DOTALL)):
@@ -50,12 +50,12 @@ class Job:
         return found
 
     async def ended(self) -> int:
-        """Return its exit status, once it has ended."""
+        """Wait for the job to end; return its exit status."""
         async with asyncio.timeout(_WAIT_S):
             return await self._process.wait()
 
     def pids(self, part: str) -> list[int]:
-        """Return its processes whose command line has *part* in it."""
+        """Return the processes of the job whose command line contains *part*."""
         return pids_of(self._process.pid, part)
 
     def terminate(self) -> None:
@@ -63,7 +63,7 @@ class Job:
         os.kill(self._process.pid, signal.SIGTERM)
 
     async def end(self) -> None:
-        """End it with all its processes, and read what it said to the end."""
+        """End all processes of the job, and read the rest of their output."""
         await asyncio.to_thread(kill_session, self._process.pid)
         await self._process.wait()
         await self._reading
@@ -74,12 +74,12 @@ async def pipeline_job(
     folder: Path, *arguments: str, is_submitted: bool = False
 ) -> AsyncIterator[Job]:
     """
-    Run ``nsq-gateway pipeline`` with *arguments*; every process of it is gone afterwards.
+    Run ``nsq-gateway pipeline`` with *arguments*; stop all of its processes at the end.
 
     Args:
-        folder: Where it runs, and where Spark keeps its files.
-        arguments: Behind ``pipeline``.
-        is_submitted: Whether it is run by Spark's own spark-submit.
+        folder: Working directory, also for Spark's files.
+        arguments: Command line arguments after ``pipeline``.
+        is_submitted: True to run the job with spark-submit.
     """
     python = Path(sys.executable)
     options = java_options()

@@ -1,5 +1,5 @@
 """
-Pictures as PNG: how large one is, and packing it tighter than browsers do.
+Read the size of PNG images, and compress them better than browsers do.
 
 Source: https://www.w3.org/TR/png-3/, sections 9.2 (filters) and 11.2.
 """
@@ -16,14 +16,14 @@ _SUB, _UP, _AVERAGE, _PAETH = 1, 2, 3, 4
 
 
 def size_px(png: bytes) -> tuple[int, int]:
-    """Return width and height."""
+    """Return width and height in pixels."""
     width, height = struct.unpack_from(">II", png, 16)
     return int(width), int(height)
 
 
-def packed(png: bytes) -> bytes:
+def compressed(png: bytes) -> bytes:
     """
-    Return the same picture, 8 bits each of red, green and blue, without filters and comments.
+    Return the same image as 8-bit RGB, recompressed and without comments.
 
     Filters are for photographs; text on an even ground packs better as it is.
     """
@@ -40,7 +40,7 @@ def packed(png: bytes) -> bytes:
 
 
 def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each chunk's name and data."""
+    """Yield the name and the data of each chunk."""
     at = len(_SIGNATURE)
     while at < len(png):
         length, kind = struct.unpack_from(">I4s", png, at)
@@ -49,7 +49,7 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _rows(filtered: bytes, width: int) -> Iterator[bytes]:
-    """Yield the bytes of each row without its filter."""
+    """Yield the bytes of each row with its filter undone."""
     length = width * _BYTES_OF_A_PIXEL
     above = bytearray(length + _BYTES_OF_A_PIXEL)
     for start in range(0, len(filtered), length + 1):
@@ -64,7 +64,7 @@ def _rows(filtered: bytes, width: int) -> Iterator[bytes]:
 
 
 def _guess(kind: int, left: int, above: int, corner: int) -> int:
-    """Return what a filter takes for the value, from what stands around it."""
+    """Return a filter's prediction from the neighbouring values."""
     if kind == _PAETH:
         near = left + above - corner
         return min((left, above, corner), key=lambda value: abs(near - value))

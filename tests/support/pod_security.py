@@ -1,4 +1,4 @@
-"""The Pod Security Standard "restricted", as of Kubernetes 1.37: what in a pod breaks it."""
+"""Check pods against the Pod Security Standard "restricted" of Kubernetes 1.37."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PROFILES = {"RuntimeDefault", "Localhost"}
 
 
 def violations(metadata: Json, spec: Json) -> list[str]:
-    """Return what breaks the standard in a pod, a line each."""
+    """Return the violations in a pod, one per line."""
     return [*_of_pod(metadata, spec), *_of_containers(spec)]
 
 
@@ -69,7 +69,7 @@ def _of_pod(metadata: Json, spec: Json) -> Iterator[str]:
 
 
 def _of_security(security: Json) -> Iterator[str]:
-    """Yield what is wrong in the security context of a pod or of a container."""
+    """Yield violations in the security context of a pod or of a container."""
     if (security.get("windowsOptions") or {}).get("hostProcess"):
         yield "hostProcess"
     if security.get("runAsUser") == 0:

@@ -1,10 +1,10 @@
 /*
- * What a test puts before the C library of one process: a clock that jumps, names that move.
+ * Overrides of C library functions for one process (LD_PRELOAD): wall clock and name resolution.
  *
- * PRELOAD_CLOCK: a file of eight bytes, the seconds that the wall clock is ahead, read at each look
- * at the clock. The monotonic clock stays what it is.
- * PRELOAD_HOSTS: a file with a line "name address" for each name below .moving.test that is known;
- * all other names are left alone.
+ * PRELOAD_CLOCK: a file of eight bytes, the offset of the wall clock in seconds, read at each call.
+ * The monotonic clock is unchanged.
+ * PRELOAD_HOSTS: a file with lines "name address" for the existing names below .moving.test. Other
+ * names are resolved as usual.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,8 +1,8 @@
 """
-The gateway's own programs as processes: started, watched through their log, ended.
+The gateway's programs as subprocesses, observed through their log.
 
-They are forked from one process that has imported them already: a test that starts two programs
-would otherwise wait two seconds for imports. What runs is `main`, in a process of its own.
+They are forked from a process that has imported their modules already, because importing takes a
+second for each program. Each child runs `main`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import multiprocessing
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -20,25 +21,25 @@ from multiprocessing.context import ForkServerProcess
 
 from tests.support.nsqd import DaemonLog
 
-_END_TIMEOUT_S = 15.0
+_END_TIMEOUT_S = 60.0
 _SETTINGS = "NSQ_GATEWAY_"
 _BUG = r"Traceback|task failed|\"level\": \"(error|critical)\"|never awaited|Warning:"
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "gateway.cli",
+        "gateway.cli.main",
         # The command line imports these when they are asked for.
-        "gateway.commands.pub",
-        "gateway.commands.sub",
-        "gateway.workers.supervisor",
+        "gateway.cli.pub",
+        "gateway.cli.sub",
+        "gateway.server.workers.supervisor",
         "tests.support.programs",
     ]
 )
 
 
 class Program:
-    """A running program and everything that it says."""
+    """A running program and its output."""
 
     def __init__(self, process: ForkServerProcess, log: DaemonLog) -> None:
         assert process.pid is not None
@@ -53,7 +54,7 @@ class Program:
         self._has_ended.set()
 
     async def said(self, pattern: str) -> re.Match[str]:
-        """Return the first match of *pattern* in what it says, now or later."""
+        """Wait for *pattern* in the output; return the first match."""
         return await self._log.match(pattern)
 
     async def ended(self) -> int | None:
@@ -68,7 +69,7 @@ class Program:
             os.kill(self.pid, number)
 
     async def kill(self) -> None:
-        """End the program at once, frozen or not; nothing in its log may tell of a bug in it."""
+        """Kill the program, frozen or not; its log must not contain an unexpected error."""
         self.signal(signal.SIGKILL)
         await self.ended()
         await self._log.end()
@@ -79,11 +80,17 @@ class Program:
 
 @asynccontextmanager
 async def nsq_gateway(
-    *arguments: str, environment: Mapping[str, str] | None = None
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    open_files: int | None = None,
 ) -> AsyncIterator[Program]:
-    """Run ``nsq-gateway`` with *arguments*, and *environment* on top; end it afterwards."""
+    """
+    Run ``nsq-gateway`` with *arguments* and additional *environment*; stop it at the end.
+
+    *open_files* is the hard limit of its files; None is that of the tests.
+    """
     said, says = _context.Pipe(duplex=False)
-    process = _context.Process(target=_run, args=(says, arguments, environment or {}))
+    process = _context.Process(target=_run, args=(says, arguments, environment or {}, open_files))
     process.start()
     says.close()
     reader = asyncio.StreamReader()
@@ -99,9 +106,14 @@ async def nsq_gateway(
         transport.close()
 
 
-def _run(says: Connection, arguments: tuple[str, ...], environment: Mapping[str, str]) -> None:
-    """Be ``nsq-gateway``, with standard output and error going to *says*."""
-    from gateway.cli import main  # noqa: PLC0415 - in the new process only
+def _run(
+    says: Connection,
+    arguments: tuple[str, ...],
+    environment: Mapping[str, str],
+    open_files: int | None,
+) -> None:
+    """Run ``nsq-gateway`` with standard output and error redirected to *says*."""
+    from gateway.cli.main import main  # noqa: PLC0415 - in the new process only
 
     os.dup2(says.fileno(), sys.stdout.fileno())
     os.dup2(says.fileno(), sys.stderr.fileno())
@@ -110,5 +122,9 @@ def _run(says: Connection, arguments: tuple[str, ...], environment: Mapping[str,
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         del os.environ[name]
     os.environ.update(environment)
+    # A shell that runs the tests in the background has made it ignored, and the program keeps that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     sys.argv = ["nsq-gateway", *arguments]
     main()

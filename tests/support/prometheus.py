@@ -1,11 +1,12 @@
 """
-Prometheus and promtool, unpacked from Debian's package: who reads rules and metrics in earnest.
+Prometheus and promtool, from Debian's package.
 
-promtool is run to its end; Prometheus is a process of its own on a free port of 127.0.0.1.
+Prometheus runs as a subprocess on a free port of 127.0.0.1.
 """
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import tempfile
@@ -19,8 +20,9 @@ import httpx
 from tests.support.nsqd import running
 
 _GOT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
-_ANSWER_TIMEOUT_S = 20.0
+_ANSWER_TIMEOUT_S = 60.0
 _PROMTOOL_TIMEOUT_S = 120.0
+_READY_S = 120.0
 _SCRAPE_INTERVAL_S = 1
 
 # The whole line ends in: level=info msg="Listening on" address=127.0.0.1:40123
@@ -28,16 +30,16 @@ _LISTENING = r'msg="Listening on" address=(\S+)'
 
 
 def promtool_binary() -> Path | None:
-    """Return where promtool is, or None when nobody got it."""
+    """Return the path of promtool, or None if it is not installed."""
     return _binary("promtool")
 
 
 def promtool(*arguments: str | Path, said: str = "") -> str:
     """
-    Run promtool with *said* as its standard input; return what it says.
+    Run promtool with *said* as its standard input; return its output.
 
     Raises:
-        AssertionError: It finds a fault; the text is what it says.
+        AssertionError: promtool reports an error; the message is its output.
     """
     binary = promtool_binary()
     assert binary is not None, "no promtool to start: make witnesses"
@@ -54,20 +56,20 @@ def promtool(*arguments: str | Path, said: str = "") -> str:
 
 
 class Prometheus:
-    """A running Prometheus, asked over HTTP."""
+    """A running Prometheus, queried over HTTP."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the samples that *expression* has now; each has ``metric`` and ``value``."""
+        """Evaluate *expression*; return its samples, each with ``metric`` and ``value``."""
         answer = await self._http.get("/api/v1/query", params={"query": expression})
         assert 200 == answer.status_code, f"{expression}: {answer.text}"
         samples: list[dict[str, Any]] = answer.json()["data"]["result"]
         return samples
 
     async def rules(self) -> list[dict[str, Any]]:
-        """Return its rules as they stand: *health* is unknown, ok or err; *lastError* says why."""
+        """Return the rules with their state: *health* is unknown, ok or err, with *lastError*."""
         answer = await self._http.get("/api/v1/rules")
         groups = answer.raise_for_status().json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
@@ -78,12 +80,12 @@ async def prometheus(
     targets: Sequence[str], *, rules: Sequence[Path] = (), **labels: str
 ) -> AsyncIterator[Prometheus]:
     """
-    Run a Prometheus with an empty data folder, and end it afterwards.
+    Run a Prometheus with an empty data folder.
 
     Args:
-        targets: host:port each; ``/metrics`` of each is read every second.
-        rules: Files of rules, which are looked at as often.
-        labels: What the samples of all targets have as well; *job* is one.
+        targets: Addresses (host:port) whose ``/metrics`` is scraped every second.
+        rules: Rule files, evaluated every second.
+        labels: Labels added to the samples of all targets, such as *job*.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "prometheus.yml"
@@ -98,11 +100,15 @@ async def prometheus(
             async with httpx.AsyncClient(
                 base_url=f"http://{address}", timeout=_ANSWER_TIMEOUT_S, trust_env=False
             ) as http:
+                # Prometheus listens before its storage is open, and responds 503 until then.
+                async with asyncio.timeout(_READY_S):
+                    while 200 != (await http.get("/-/ready")).status_code:
+                        pass
                 yield Prometheus(http)
 
 
 def _configuration(targets: Sequence[str], rules: Sequence[Path], labels: dict[str, str]) -> str:
-    """Return what Prometheus is to scrape; JSON is YAML, and repr of plain names is as good."""
+    """Return the scrape configuration as JSON, which is valid YAML."""
     return f"""\
 global:
   scrape_interval: {_SCRAPE_INTERVAL_S}s
@@ -118,6 +124,6 @@ scrape_configs:
 
 
 def _binary(program: str) -> Path | None:
-    """Return *program* as ``make witnesses`` got it."""
+    """Return *program* from ``make witnesses``."""
     found = shutil.which(program, path=_GOT_BY_MAKE)
     return Path(found) if found else None

@@ -1,24 +1,40 @@
-"""What an expression of Prometheus asks for: which metrics, over which windows, summed by what."""
+"""Analyse PromQL expressions: their metrics, ranges and aggregations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import NamedTuple
 
 import promql_parser
-from promql_parser import AggModifierType, AggregateExpr, Call, Expr, MatrixSelector, VectorSelector
+from promql_parser import (
+    AggModifierType,
+    AggregateExpr,
+    Call,
+    Expr,
+    MatchOp,
+    MatrixSelector,
+    VectorSelector,
+)
 
-import gateway.service
-import gateway.workers.supervisor
+import gateway.pipeline.jobs.metrics_export
+import gateway.pipeline.jobs.monitoring
+import gateway.server.service
+import gateway.server.workers.supervisor
 from gateway.telemetry import REGISTRY
 
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
 # Every metric is registered where its module is imported.
-_REGISTERED_BY = (gateway.service, gateway.workers.supervisor)
+_REGISTERED_BY = (
+    gateway.pipeline.jobs.metrics_export,
+    gateway.pipeline.jobs.monitoring,
+    gateway.server.service,
+    gateway.server.workers.supervisor,
+)
 
 
 def metric_names() -> frozenset[str]:
-    """Return the name of every sample that a gateway may show."""
+    """Return the name of every sample that a gateway, or a job on Spark, may expose."""
     return frozenset(
         family.name + suffix
         for family in REGISTRY.collect()
@@ -27,29 +43,59 @@ def metric_names() -> frozenset[str]:
 
 
 def parsed(expression: str) -> Expr:
-    """Return the tree of *expression*; raises ValueError where it is none."""
+    """Return the tree of *expression*; raise ValueError if it is invalid."""
     return promql_parser.parse(expression)
 
 
 def nodes(tree: Expr) -> Iterator[Expr]:
-    """Return all parts of *tree*, each before its own parts."""
+    """Return all nodes of *tree*, parents first."""
     found: list[Expr] = []
     promql_parser.walk(tree, found.append)
     return iter(found)
 
 
 def metrics_of(tree: Expr) -> set[str]:
-    """Return the names of the metrics that are asked for."""
+    """Return the names of the metrics in the expression."""
     return {node.name or "" for node in nodes(tree) if isinstance(node, VectorSelector)}
 
 
+class Selector(NamedTuple):
+    """A metric with its label matchers."""
+
+    name: str
+    text: str
+    matchers: tuple[tuple[str, bool, bool, str], ...]
+    """Label, True to match or False to exclude, True for a regular expression, value."""
+
+
+def selectors_of(tree: Expr) -> list[Selector]:
+    """Return the selectors of *tree*, also those of ranges."""
+    return [
+        Selector(
+            name=node.name or "",
+            text=node.prettify(),
+            matchers=tuple(
+                (
+                    matcher.name,
+                    matcher.op in (MatchOp.Equal, MatchOp.Re),
+                    matcher.op in (MatchOp.Re, MatchOp.NotRe),
+                    matcher.value,
+                )
+                for matcher in node.matchers.matchers
+            ),
+        )
+        for node in nodes(tree)
+        if isinstance(node, VectorSelector)
+    ]
+
+
 def windows_of(tree: Expr) -> set[timedelta]:
-    """Return the time that each ``[…]`` spans."""
+    """Return the duration of each range (``[…]``)."""
     return {node.range for node in nodes(tree) if isinstance(node, MatrixSelector)}
 
 
 def bare_counters_of(tree: Expr) -> set[str]:
-    """Return the counters that stand as they are, not as a rate: they say when a process began."""
+    """Return counters used without a rate: these show only when a process started."""
     in_windows = {
         node.vector_selector.prettify() for node in nodes(tree) if isinstance(node, MatrixSelector)
     }
@@ -63,7 +109,7 @@ def bare_counters_of(tree: Expr) -> set[str]:
 
 
 def buckets_without_le(tree: Expr) -> set[str]:
-    """Return what each ``histogram_quantile`` is asked of that is no rate of buckets, by le."""
+    """Return arguments of ``histogram_quantile`` that are no rate of buckets by le."""
     wrong = set()
     for call in nodes(tree):
         if not isinstance(call, Call) or call.func.name != "histogram_quantile":

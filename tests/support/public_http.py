@@ -1,4 +1,4 @@
-"""The HTTP of the public port on a free port of loopback, with any publisher behind it."""
+"""The public HTTP port on a free loopback port, with any publisher."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 
 import httpx
 
+from gateway.client.producer import Producer
 from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
-from gateway.web.app import WebParts, create_app
-from gateway.web.http_port import HttpBounds, HttpPort
-from gateway.web.http_protocol import HttpProtocol
+from gateway.web.app import AppContext, create_app
+from gateway.web.http.protocol import HttpProtocol
+from gateway.web.http.publish import PublishHandler
+from gateway.web.http.server_state import HttpLimits, HttpServerState
 from gateway.web.origins import OriginPolicy
 from gateway.web.proxies import TrustedProxies
-from gateway.web.publish import Publishes, PublishPlane
-from gateway.web.websocket_port import WebSocketPort
+from gateway.web.websocket.protocol import WebSocketServerState
 
-_WAIT_S = 15.0
+_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class PublicHttp:
-    """A port that answers."""
+    """A listening public HTTP port."""
 
     address: str
     """Host and port."""
@@ -35,25 +36,25 @@ class PublicHttp:
 
 @asynccontextmanager
 async def public_http(
-    publisher: Publishes,
+    publisher: Producer,
     limits: Limits | None = None,
     *,
     origins: OriginPolicy | None = None,
-    bounds: dict[str, Any] | None = None,
+    http_limits: dict[str, Any] | None = None,
     proxies: TrustedProxies | None = None,
-    websockets: WebSocketPort | None = None,
-    **plane: Any,  # noqa: ANN401
+    websockets: WebSocketServerState | None = None,
+    **handler_options: Any,  # noqa: ANN401
 ) -> AsyncIterator[PublicHttp]:
-    """Answer with *publisher*; *bounds* are `HttpBounds`, *plane* the rest of `PublishPlane`'s."""
+    """Serve *publisher*; *http_limits* and *handler_options* are keyword arguments."""
     origins = origins or OriginPolicy()
-    port = HttpPort(
-        PublishPlane(publisher, limits or Limits(), origins=origins, **plane),
+    port = HttpServerState(
+        PublishHandler(publisher, limits or Limits(), origins=origins, **handler_options),
         websockets=websockets,
         proxies=proxies,
-        bounds=HttpBounds(**(bounds or {})),
+        limits=HttpLimits(**(http_limits or {})),
     )
     listener = HttpListener("the public port", "127.0.0.1:0", grace_s=0.2)
-    await listener.start(create_app(WebParts(origins=origins)), http=partial(HttpProtocol, port))
+    await listener.start(create_app(AppContext(origins=origins)), http=partial(HttpProtocol, port))
     url = f"http://{listener.address}"
     try:
         async with httpx.AsyncClient(base_url=url, timeout=_WAIT_S, trust_env=False) as http:

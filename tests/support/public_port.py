@@ -1,4 +1,4 @@
-"""The public port of a gateway in the test's own process, where its clock can be moved."""
+"""The public port of a gateway in the test's process, with a controllable clock."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from gateway.client.lookup import Discovery
-from gateway.client.publisher import Publisher, PublisherOptions
+from gateway.client.discovery import Discovery
+from gateway.client.producer import Producer, ProducerOptions
 from gateway.listener import HttpListener
 from gateway.protocol.wire import Limits
-from gateway.web.app import WebParts, create_app
-from gateway.web.credentials import AccessPolicy
-from gateway.web.http_port import HttpPort
-from gateway.web.http_protocol import HttpProtocol
-from gateway.web.publish import PublishPlane
-from gateway.web.socket_publishing import SocketPublishing
-from gateway.web.subscribe import SubscribeEndpoint, SubscribeOptions
-from gateway.web.websocket_port import WebSocketPort
+from gateway.web.app import AppContext, create_app
+from gateway.web.auth import AccessPolicy
+from gateway.web.http.protocol import HttpProtocol
+from gateway.web.http.publish import PublishHandler
+from gateway.web.http.server_state import HttpServerState
+from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
+from gateway.web.subscribe.socket import SocketPublishing
+from gateway.web.websocket.protocol import WebSocketServerState
 
 MIB = 1_048_576
 
@@ -31,30 +31,30 @@ async def public_port(
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[str]:
     """
-    Answer on a free port, in front of the brokers at *nsqds*; return its http:// address.
+    Listen on a free port in front of *nsqds*; yield its http:// address.
 
     *options* are those of `SubscribeOptions`.
     """
     access = access or AccessPolicy()
     discovery = Discovery(nsqds)
     await discovery.start()
-    publisher = Publisher(discovery=discovery, options=PublisherOptions(connections_per_nsqd=1))
+    publisher = Producer(discovery=discovery, options=ProducerOptions(connections_per_nsqd=1))
     await publisher.start()
-    plane = PublishPlane(publisher, Limits(), access=access)
+    handler = PublishHandler(publisher, Limits(), access=access)
     subscribe = SubscribeEndpoint(
         SubscribeOptions(
             discovery=discovery,
-            publishing=SocketPublishing(publisher, plane.callers),
+            publishing=SocketPublishing(publisher, handler.rate_limiter),
             access=access,
             **options,
         )
     )
-    websockets = WebSocketPort(
+    websockets = WebSocketServerState(
         subscribe, max_frame_bytes=2 * MIB, ping_interval_s=None, ping_timeout_s=None
     )
-    port = HttpPort(plane, websockets=websockets)
+    port = HttpServerState(handler, websockets=websockets)
     listener = HttpListener("the public port", "127.0.0.1:0")
-    app = create_app(WebParts(refuse_upgrade=subscribe.refuse))
+    app = create_app(AppContext(refuse_upgrade=subscribe.refuse))
     await listener.start(app, http=partial(HttpProtocol, port))
     try:
         yield f"http://{listener.address}"

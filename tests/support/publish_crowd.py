@@ -1,8 +1,8 @@
 """
-Many clients that publish over HTTP on connections they keep, each message unlike any other.
+Many clients that publish unique messages over persistent HTTP connections.
 
-Every request and its answer is kept, for `publish_account`. Nothing here looks at a clock: who
-makes faults waits for so many answers.
+Every request and response is recorded for `publish_check`. Fault injection waits for a number of
+responses, not for a time.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import AsyncIterator, Awaitable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.support.publish_account import LOST, FaultLog, Posted
+from tests.support.publish_check import LOST, FaultLog, PublishAttempt
 from tests.support.publish_requests import Mix, Request, requests
 from tests.support.raw_http import RawAnswer
 
-_WAIT_S = 30.0
+_WAIT_S = 90.0
 _CLIENTS = 32
 _ENOUGH_IN_A_ROW = 3
 
 
 @dataclass(eq=False)
 class _Wait:
-    """Somebody waits for so many more answers."""
+    """A wait for a number of further responses."""
 
     statuses: Collection[int]
     left: int
@@ -32,10 +32,10 @@ class _Wait:
 
 
 class PublishCrowd:
-    """The clients; make one with `publish_crowd`."""
+    """The running clients; make them with `publish_crowd`."""
 
     def __init__(self, address: str, faults: FaultLog, mix: Mix) -> None:
-        self.posted: list[Posted] = []
+        self.posted: list[PublishAttempt] = []
         """Every request that has ended, in the order of their ends."""
         self._address = address
         self._faults = faults
@@ -55,7 +55,7 @@ class PublishCrowd:
         await self._in_time(wait.is_over.wait())
 
     async def has_seen(self, count: int) -> None:
-        """Return when so many requests have had an answer since the crowd came."""
+        """Return once that number of requests has been answered since the start."""
         missing = count - sum(posted.status != LOST for posted in self.posted)
         if missing > 0:
             await self.sees(missing)
@@ -67,13 +67,13 @@ class PublishCrowd:
         await self._in_time(self._have_recovered.wait())
 
     async def ends(self) -> None:
-        """Return when every client has had its last answer, or found nobody to ask."""
+        """Return once every client has its last response, or no server to ask."""
         self._goes_home = True
         async with asyncio.timeout(_WAIT_S):
             await asyncio.gather(*self._clients)
 
     async def leaves(self) -> None:
-        """Return when nobody is there, whatever was unanswered."""
+        """Stop all clients at once, also those with unanswered requests."""
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
@@ -96,7 +96,7 @@ class PublishCrowd:
     # One client
 
     async def _live(self, number: int, mix: Mix) -> None:
-        """Ask one thing after the other; who finds nobody goes home."""
+        """Send one request after another; stop when the connection is refused."""
         connection: _Connection | None = None
         try:
             for request in requests(f"c{number}", mix):
@@ -104,7 +104,7 @@ class PublishCrowd:
                     return
                 connection = connection or await _Connection.open(self._address)
                 streaks = self._streaks
-                posted = Posted(
+                posted = PublishAttempt(
                     request.bodies,
                     request.expected,
                     is_whole=request.sent_bytes is None,
@@ -123,7 +123,7 @@ class PublishCrowd:
             if connection is not None:
                 connection.close()
 
-    def _take(self, posted: Posted) -> None:
+    def _take(self, posted: PublishAttempt) -> None:
         posted.ended_in = self._faults.moment
         self.posted.append(posted)
         for wait in self._waits[:]:
@@ -142,7 +142,7 @@ class PublishCrowd:
 
 @asynccontextmanager
 async def publish_crowd(address: str, faults: FaultLog, mix: Mix) -> AsyncIterator[PublishCrowd]:
-    """Let clients publish at *address* (host:port) until the block ends."""
+    """Run clients that publish to *address* (host:port) until the block ends."""
     crowd = PublishCrowd(address, faults, mix)
     try:
         yield crowd
@@ -151,7 +151,7 @@ async def publish_crowd(address: str, faults: FaultLog, mix: Mix) -> AsyncIterat
 
 
 class _Connection:
-    """One connection over HTTP/1.1, one request after the other."""
+    """One HTTP/1.1 connection with one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -163,8 +163,8 @@ class _Connection:
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 
-    async def ask(self, request: Request, posted: Posted) -> bool:
-        """Send *request*, note the answer in *posted*; tell whether another may follow."""
+    async def ask(self, request: Request, posted: PublishAttempt) -> bool:
+        """Send *request*, record the result in *posted*; return False once the connection ends."""
         head = (
             f"POST {request.target} HTTP/1.1\r\nHost: gateway\r\n"
             f"Content-Length: {len(request.content)}\r\n\r\n"
@@ -192,7 +192,7 @@ class _Connection:
         return RawAnswer(status=int(first.split()[1]), headers=headers, body=body)
 
     def close(self) -> None:
-        """Go, whatever is still to come."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
 
@@ -205,7 +205,7 @@ _TOKENS = {
 
 
 def _check(answer: RawAnswer) -> None:
-    """Hold an answer against what its status says besides: try again, and when, or do not."""
+    """Check that Retry-After and `retryable` fit the status."""
     if answer.status == 200:
         assert b"OK" == answer.body
         return

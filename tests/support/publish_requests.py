@@ -1,4 +1,4 @@
-"""What clients of all kinds ask of POST /pub and /mpub: good, wrong, large, and given up."""
+"""Requests to POST /pub and /mpub of all kinds: valid, invalid, large, and aborted."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.support.publish_account import LOST
+from tests.support.publish_check import LOST
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one client asks for."""
+    """One request of a client."""
 
     target: str
     content: bytes
     bodies: tuple[bytes, ...] = ()
-    """The messages in *content*."""
     expected: int = 200
-    """The status when nothing is wrong; LOST: the client goes before there is one."""
+    """Status without a fault; LOST: the client disconnects before the response."""
     sent_bytes: int | None = None
-    """How much of *content* is sent; None: all."""
+    """Bytes of *content* that are sent; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """How long messages are, and where they go."""
+    """Message sizes and topics of the requests."""
 
     topics: Sequence[str]
     large_bytes: int = 40_000
-    """One request in twenty has one message of this length; the others' have 50 to 400 bytes."""
+    """Message size of one request in twenty; other messages have 50 to 400 bytes."""
     refused_by_nsqd_bytes: int | None = None
-    """What the gateway takes and nsqd does not; None: nobody tries."""
+    """Message size that the gateway accepts and nsqd refuses; None: no such requests."""
     too_big_bytes: int
-    """What the gateway does not take; not so much that it would rather close the connection."""
+    """Message size that the gateway refuses without closing the connection."""
 
 
 def requests(client: str, mix: Mix) -> Iterator[Request]:
-    """Return what *client* asks for, for ever; the same every time."""
+    """Yield the requests of *client* for ever; the sequence is deterministic."""
     made = _Maker(client, mix)
     kinds: dict[Callable[[], Request], int] = {
         made.pub: 60,
@@ -58,7 +57,7 @@ def requests(client: str, mix: Mix) -> Iterator[Request]:
 
 
 class _Maker:
-    """Makes requests of each kind."""
+    """Factory of requests of each kind."""
 
     def __init__(self, client: str, mix: Mix) -> None:
         self.chance = random.Random(client)
@@ -71,53 +70,53 @@ class _Maker:
         return self._pub(self._body())
 
     def large(self) -> Request:
-        """Publish one that does not fit into one packet."""
+        """Publish one message larger than a packet."""
         return self._pub(self._body(self._mix.large_bytes))
 
     def lines(self) -> Request:
-        """Publish several as lines."""
+        """Publish several messages, separated by newlines."""
         bodies = self._bodies()
         return Request(target=self._target("mpub"), content=b"\n".join(bodies), bodies=bodies)
 
     def binary(self) -> Request:
-        """Publish several behind their lengths."""
+        """Publish several messages in binary format, each with a length prefix."""
         bodies = self._bodies()
         return Request(target=self._binary_target(), content=_framed(bodies), bodies=bodies)
 
-    # What is refused
+    # Refused requests
 
     def empty(self) -> Request:
-        """Publish nothing."""
+        """Publish an empty body."""
         return Request(target=self._target("pub"), content=b"", expected=400)
 
     def bad_topic(self) -> Request:
-        """Publish where no topic can be."""
+        """Publish to an invalid topic name."""
         body = self._body()
         return Request(target="/pub?topic=a+b", content=body, bodies=(body,), expected=400)
 
     def too_big(self) -> Request:
-        """Publish what the gateway does not take."""
+        """Publish a message above the gateway's limit."""
         return self._pub(self._body(self._mix.too_big_bytes), expected=413)
 
     def refused_by_nsqd(self) -> Request:
-        """Publish what nsqd does not take, with others in the same batch."""
+        """Publish a message above nsqd's limit, batched with others."""
         return self._pub(self._body(self._mix.refused_by_nsqd_bytes), expected=413)
 
     def empty_in_binary(self) -> Request:
-        """Publish several, one of them empty: none is."""
+        """Publish several messages, one of them empty: the whole request is refused."""
         bodies = self._bodies()
         content = _framed((*bodies, b""))
         target = self._binary_target()
         return Request(target=target, content=content, bodies=bodies, expected=413)
 
-    # Who does not wait
+    # Clients that disconnect early
 
     def left(self) -> Request:
-        """Go without waiting for the answer."""
+        """Disconnect without waiting for the response."""
         return self._pub(self._body(), expected=LOST)
 
     def half(self) -> Request:
-        """Go in the middle of the body."""
+        """Disconnect in the middle of the body."""
         body = self._body()
         target = self._target("pub")
         half = len(body) // 2
@@ -139,7 +138,7 @@ class _Maker:
         return tuple(self._body() for _ in range(self.chance.randint(1, 20)))
 
     def _body(self, size_bytes: int | None = None) -> bytes:
-        """Return a message unlike any other."""
+        """Return a unique message."""
         self._count += 1
         name = f"{self._client}-{self._count} ".encode()
         return name.ljust(size_bytes or self.chance.randint(50, 400), b".")

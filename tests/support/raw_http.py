@@ -1,4 +1,4 @@
-"""HTTP/1.1 as it stands on the wire: a client that corrects nothing of what a test asks for."""
+"""An HTTP/1.1 client that sends exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from tests.support.raw_socket import RawSocket, raw_socket
 
-_TALK_TIMEOUT_S = 20.0
+_TALK_TIMEOUT_S = 60.0
 
 _PROBE = b"GET /PING?probe HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 _PROBE_LOCATION = "/ping?probe"
-"""Where both nsqd and the gateway send who asks for that; no other answer says so."""
+"""Redirect target of the probe request, of nsqd and the gateway; unique among responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawAnswer:
-    """What came back, header names in small letters."""
+    """A response, with header names in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -37,41 +37,41 @@ class RawAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """What came back on one connection."""
+    """The responses on one connection."""
 
     answers: tuple[RawAnswer, ...]
     stays_open: bool
-    """Whether one more request was answered afterwards."""
+    """True if one more request was answered afterwards."""
 
 
 async def exchange(
     address: str, method: str, target: str, body: bytes = b"", *, chunked: bool = False
 ) -> RawAnswer:
-    """Send one request to *address* (host:port) on a connection of its own."""
+    """Send one request to *address* (host:port) on a new connection."""
     head = f"{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n".encode()
     if chunked:
         chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
         request = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
     else:
         request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    return await speak(address, request)
+    return await send_raw_request(address, request)
 
 
-async def speak(address: str, request: bytes) -> RawAnswer:
-    """Send *request* as it is, whole or not; return the first answer, once the peer has closed."""
+async def send_raw_request(address: str, request: bytes) -> RawAnswer:
+    """Send *request* unchanged; return the first response, once the peer has closed."""
     async with raw_socket(address) as raw:
         await _send(raw, request)
-        answer = await read_answer(raw, has_body=not request.startswith(b"HEAD "))
+        answer = await read_response(raw, has_body=not request.startswith(b"HEAD "))
         await raw.read_to_end()
         return answer
 
 
-async def converse(address: str, pieces: Sequence[bytes], *, ends: bool = False) -> Conversation:
+async def send_pieces(address: str, pieces: Sequence[bytes], *, ends: bool = False) -> Conversation:
     """
-    Send *pieces* to *address* on one connection, each after an answer to the one before it.
+    Send *pieces* to *address* on one connection, each after a response to the previous one.
 
-    When the last piece has an answer, one more request shows whether the connection stays open;
-    with *ends* our half is closed in its place. What comes is read to its end.
+    After the last response, a probe request shows whether the connection stays open; with *ends*,
+    the client half-closes instead. All responses are read.
     """
     answers: list[RawAnswer] = []
     async with asyncio.timeout(_TALK_TIMEOUT_S), raw_socket(address) as raw:
@@ -80,11 +80,11 @@ async def converse(address: str, pieces: Sequence[bytes], *, ends: bool = False)
                 await _send(raw, piece)
                 if ends and number == len(pieces):
                     raw.end()
-                answers.append(await read_answer(raw, has_body=not piece.startswith(b"HEAD ")))
+                answers.append(await read_response(raw, has_body=not piece.startswith(b"HEAD ")))
             if not ends:
                 await _send(raw, _PROBE)
             while True:
-                answers.append(await read_answer(raw))
+                answers.append(await read_response(raw))
     stays_open = bool(answers) and answers[-1].headers.get("location") == _PROBE_LOCATION
     return Conversation(
         answers=tuple(answers[:-1] if stays_open else answers), stays_open=stays_open
@@ -92,16 +92,16 @@ async def converse(address: str, pieces: Sequence[bytes], *, ends: bool = False)
 
 
 async def _send(raw: RawSocket, data: bytes) -> None:
-    """Send *data*; what a peer said before it stopped to read can still be read."""
+    """Send *data*; after a write error, the response can still be read."""
     with suppress(ConnectionError):
         await raw.send(data)
 
 
-async def read_answer(raw: RawSocket, *, has_body: bool = True) -> RawAnswer:
+async def read_response(raw: RawSocket, *, has_body: bool = True) -> RawAnswer:
     """
-    Return the next answer; one to HEAD has no body, whatever its headers say.
+    Return the next response; the response to HEAD has no body, whatever its headers say.
 
-    Raises EOFError when the peer closes before its end; without a length the end is the close.
+    Without a length, the body ends with the connection. Raises EOFError if the response is cut off.
     """
     head = (await raw.read_until(b"\r\n\r\n")).removesuffix(b"\r\n\r\n")
     status, headers = _parse_head(head)

@@ -1,4 +1,4 @@
-"""TCP and WebSocket as they stand on the wire: a peer that may be slow, silent, wrong or gone."""
+"""TCP and WebSocket clients on raw sockets, for slow, silent and invalid peers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
-_WAIT_S = 15.0
+_WAIT_S = 60.0
 _SMALL_RECEIVE_BUFFER_BYTES = 4_096
 
 
 class RawSocket:
-    """A TCP connection that reads only when it is told to."""
+    """A TCP connection that reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -35,14 +35,14 @@ class RawSocket:
         return data
 
     async def read_until(self, marker: bytes) -> bytes:
-        """Return what comes up to *marker*, included."""
+        """Read up to *marker*, inclusive."""
         while marker not in self._read:
             await self._read_more()
         data, _, self._read = self._read.partition(marker)
         return data + marker
 
     async def read_to_end(self) -> bytes:
-        """Return everything that comes before the peer closes or resets."""
+        """Read all data until the peer closes or resets."""
         try:
             while True:
                 await self._read_more()
@@ -58,7 +58,7 @@ class RawSocket:
         self._read += data
 
     def end(self) -> None:
-        """Write nothing more; what the peer says can still be read."""
+        """Half-close: the peer's data can still be read."""
         self._sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
@@ -67,21 +67,21 @@ class RawSocket:
         self._sock.close()
 
     def close(self) -> None:
-        """End with FIN, whatever the WebSocket thinks of it."""
+        """Close the TCP connection with FIN, without a close frame."""
         self._sock.close()
 
 
 class RawWebSocket(RawSocket):
-    """Frames as a test wants them, right or wrong; nothing is answered by itself."""
+    """Send valid or invalid frames; nothing is answered automatically."""
 
     async def send_frame(self, opcode: int, payload: bytes, *, is_final: bool = True) -> None:
-        """Write one frame; its mask is zero, so that the payload stands there as it is."""
+        """Write one frame with a mask of zeros, which leaves the payload unchanged."""
         await self.send(frame_bytes(opcode, payload, is_final=is_final))
 
     async def send_frames_until_stuck(
         self, payload: bytes, *, limit_bytes: int, stuck_s: float
     ) -> None:
-        """Send text frames; raise TimeoutError when the peer takes none for *stuck_s*."""
+        """Send text frames; raise TimeoutError if the peer reads none for *stuck_s*."""
         for _ in range(limit_bytes // len(payload)):
             async with asyncio.timeout(stuck_s):
                 await self.send_frame(TEXT, payload)
@@ -97,7 +97,7 @@ class RawWebSocket(RawSocket):
         return first & 0x0F, await self.read_exactly(size_bytes)
 
     async def close_code(self) -> int:
-        """Return the code of the close frame, past everything that comes before it."""
+        """Read up to the close frame; return its code."""
         while True:
             opcode, payload = await self.read_frame()
             if opcode == CLOSE:
@@ -131,7 +131,7 @@ async def raw_socket(address: str) -> AsyncIterator[RawSocket]:
 @asynccontextmanager
 async def raw_websocket(url: str, *, has_small_buffer: bool = False) -> AsyncIterator[RawWebSocket]:
     """
-    Open the WebSocket at *url*; after its 101 nothing has been read.
+    Open the WebSocket at *url*; nothing after the 101 has been read.
 
     With a small receive buffer, a reader that does not read is felt by the peer soon.
     """
@@ -148,7 +148,7 @@ async def raw_websocket(url: str, *, has_small_buffer: bool = False) -> AsyncIte
 
 
 def handshake(host: str, target: str) -> bytes:
-    """Return the request that asks *host* for a WebSocket at *target*."""
+    """Return the request for a WebSocket at *target* of *host*."""
     return (
         f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Traces whose spans a test sees once they have ended, without a collector."""
+"""Collect finished spans in memory, without a collector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLED = f"00-{TRACE}-{SPAN}-01"
 
 
 class RecordedSpans:
-    """What `tracing` has made; of requests that bring no traceparent, the share *ratio*."""
+    """The finished spans of `tracing`; *ratio* samples requests without a traceparent."""
 
     def __init__(self, *, ratio: float = 0.0) -> None:
         self._exporter = InMemorySpanExporter()
@@ -26,7 +26,7 @@ class RecordedSpans:
 
     @property
     def ended(self) -> tuple[ReadableSpan, ...]:
-        """Those that have ended, in that order."""
+        """Ended spans, in order of their ends."""
         return self._exporter.get_finished_spans()
 
     def said(self, name: str) -> list[Any]:
@@ -35,7 +35,7 @@ class RecordedSpans:
 
 
 def broken_tracing() -> Tracing:
-    """Return traces that fail whenever a span is to begin."""
+    """Return a tracer that fails whenever a span begins."""
     recorded = RecordedSpans(ratio=1.0)
 
     def fail(*_args: object, **_options: object) -> None:

@@ -1,17 +1,22 @@
-"""A publisher that keeps what it is given, for outcomes that a broker cannot be made to have."""
+"""A publisher that records messages and returns outcomes that a test chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from gateway.client.producer import Producer
+from gateway.credentials import Secret
 from gateway.errors import GatewayError
-from gateway.secret import Secret
+from gateway.protocol.commands import Bodies
+
+Done: TypeAlias = Callable[[GatewayError | None], None]
 
 
 @dataclass
-class RecordingPublisher:
-    """Answers every publish with OK, or with *error*."""
+class RecordingPublisher(Producer):
+    """Answer every publish with OK, or with *error*; it has no connections."""
 
     error: Exception | None = None
     published: list[tuple[str, list[bytes], int]] = field(default_factory=list)
@@ -20,54 +25,58 @@ class RecordingPublisher:
     """The secret of each publish, those that failed too."""
 
     held_bytes: int = 0
-    """What `hold` was told and `release` was not."""
+    """Bytes held and not released."""
 
-    asks_for_auth: bool = False
+    requires_auth: bool = False
 
     def begin(
         self,
         topic: str,
-        bodies: Sequence[bytes],
-        done: Callable[[GatewayError | None], None],
+        bodies: Bodies,
+        done: Done,
         *,
         defer_ms: int = 0,
         secret: Secret | None = None,
     ) -> None:
-        """Keep what comes, and answer at once."""
+        """Record the publish, and answer at once."""
         self.secrets.append(secret)
         if self.error is None:
             self.published.append((topic, list(bodies), defer_ms))
-            done(None)
+            self.answer(done)
         elif isinstance(self.error, GatewayError):
             done(self.error)
         else:
             raise self.error
 
+    def answer(self, done: Done) -> None:
+        """Answer the last of `published`."""
+        done(None)
+
     def hold(self, size_bytes: int) -> None:
-        """Count."""
+        """Add to the held bytes."""
         self.held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Count no more."""
+        """Subtract from the held bytes."""
         self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0, "given back twice"
+
+    def hold_arriving(self, size_bytes: int) -> None:
+        """Add to the held bytes."""
+        self.hold(size_bytes)
+
+    def release_arriving(self, size_bytes: int) -> None:
+        """Subtract from the held bytes."""
+        self.release(size_bytes)
 
 
 class WaitingPublisher(RecordingPublisher):
-    """Answers when a test says so."""
+    """A publisher that answers when the test calls for it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[Callable[[GatewayError | None], None]] = []
+        self.waiting: list[Done] = []
 
-    def begin(
-        self,
-        topic: str,
-        bodies: Sequence[bytes],
-        done: Callable[[GatewayError | None], None],
-        *,
-        defer_ms: int = 0,
-        secret: Secret | None = None,
-    ) -> None:
-        """Keep what comes, and who waits for its outcome."""
-        super().begin(topic, bodies, lambda _: None, defer_ms=defer_ms, secret=secret)
+    def answer(self, done: Done) -> None:
+        """Record the callback for the outcome."""
         self.waiting.append(done)

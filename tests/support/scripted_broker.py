@@ -1,8 +1,8 @@
 """
-A broker on a real socket that does what a test tells it: answer, refuse, be silent, be wrong, go.
+A broker on a real socket that follows a test's rules: answer, refuse, be silent, close.
 
-By itself it answers IDENTIFY, SUB, CLS and publishes as nsqd does; `ScriptedBroker.on` says
-otherwise for one kind of command. What came is kept in `Peer.received`.
+By default it answers IDENTIFY, SUB, CLS and publishes like nsqd; `ScriptedBroker.on` sets a rule
+for one kind of command. `Peer.received` has the received commands.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gateway.protocol.commands import (
     StartClose,
     Subscribe,
 )
-from gateway.protocol.connection import PeerViolated, Role, V2Connection
+from gateway.protocol.connection import ProtocolViolation, Role, V2Connection
 from gateway.protocol.frames import CLOSE_WAIT, HEARTBEAT_FRAME, OK, ErrorFrame, Message, Response
-from gateway.protocol.identify import Answer
+from gateway.protocol.identify import IdentifyResponse
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 CommandT = TypeVar("CommandT")
 Rule: TypeAlias = "Callable[[Peer, Command], None]"
 
 
 class Peer(asyncio.Protocol):
-    """One connection that a client has made to the broker."""
+    """One client connection to the broker."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
@@ -42,21 +42,21 @@ class Peer(asyncio.Protocol):
         self.received: list[Command] = []
         """Every command, in order."""
         self.ended = asyncio.Event()
-        """Set when the client has gone, or was sent away."""
+        """Set when the connection has ended, by either side."""
 
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the test."""
+        """Notify the test."""
         self.transport = cast("asyncio.Transport", transport)
         self._broker.came(self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep the commands, and do what the rules say."""
+        """Record the commands, and apply the rules."""
         events = self._protocol.receive_data(data)
         while events:
             event = events.pop(0)
-            assert not isinstance(event, PeerViolated), event
+            assert not isinstance(event, ProtocolViolation), event
             command = cast("Command", event)
             self.received.append(command)
             self._new.put_nowait(command)
@@ -65,14 +65,14 @@ class Peer(asyncio.Protocol):
             self._broker.rule(type(command))(self, command)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the test."""
+        """Notify the test."""
         del exc
         self.ended.set()
 
     # What the test says
 
     async def next(self, kind: type[CommandT]) -> CommandT:
-        """Return the next command of *kind* that has not been asked for; skip others."""
+        """Return the next command of *kind* that was not returned before; skip others."""
         async with asyncio.timeout(_WAIT_S):
             while not isinstance(command := await self._new.get(), kind):
                 pass
@@ -102,11 +102,11 @@ class Peer(asyncio.Protocol):
         self.send(HEARTBEAT_FRAME)
 
     def close(self) -> None:
-        """Go as nsqd goes: without a word."""
+        """Close the connection without a message, like nsqd."""
         self.transport.close()
 
     def reset(self) -> None:
-        """Go with RST, as a crashed machine does."""
+        """Close the connection with RST, like a crashed host."""
         sock: socket.socket = self.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
@@ -118,7 +118,7 @@ class Peer(asyncio.Protocol):
 
 
 class ScriptedBroker:
-    """Listens on a port of 127.0.0.1; `start` first, `stop` last."""
+    """Listen on a port of 127.0.0.1; `start` first, `stop` last."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -126,26 +126,26 @@ class ScriptedBroker:
         self._new: asyncio.Queue[Peer] = asyncio.Queue()
         self._server: asyncio.Server | None = None
         self._rules: dict[type[Command], Rule] = {}
-        self.identifies_as(Answer())
-        self.on(Subscribe, say(OK))
-        self.on(StartClose, say(CLOSE_WAIT))
+        self.identifies_as(IdentifyResponse())
+        self.on(Subscribe, respond(OK))
+        self.on(StartClose, respond(CLOSE_WAIT))
         for kind in (Publish, MultiPublish, DeferredPublish):
-            self.on(kind, say(OK))
+            self.on(kind, respond(OK))
 
     def on(self, kind: type[Command], rule: Rule) -> None:
         """Do *rule* with every command of *kind* from now on."""
         self._rules[kind] = rule
 
-    def identifies_as(self, answer: Answer) -> None:
-        """Answer IDENTIFY so from now on."""
-        self.on(Identify, say(Response(answer.to_json())))
+    def identifies_as(self, answer: IdentifyResponse) -> None:
+        """Set the response to IDENTIFY."""
+        self.on(Identify, respond(Response(answer.to_json())))
 
     def rule(self, kind: type[Command]) -> Rule:
-        """Return what to do with a command of *kind*."""
-        return self._rules.get(kind, silence)
+        """Return the rule for a command of *kind*."""
+        return self._rules.get(kind, no_response)
 
     async def start(self) -> None:
-        """Listen; after a stop on the same port again."""
+        """Listen; after a stop, on the same port again."""
         host, _, port = self.address.rpartition(":")
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Peer(self), host or "127.0.0.1", int(port or 0), reuse_address=True
@@ -154,19 +154,19 @@ class ScriptedBroker:
         self.address = f"{name[0]}:{name[1]}"
 
     async def stop(self) -> None:
-        """Listen no more and end every connection."""
+        """Stop listening, and close every connection."""
         if self._server is not None:
             self._server.close()
         for peer in self.peers:
             peer.transport.abort()
 
     def came(self, peer: Peer) -> None:
-        """Learn of a client."""
+        """Record a new client."""
         self.peers.append(peer)
         self._new.put_nowait(peer)
 
     async def peer(self) -> Peer:
-        """Return the next connection that has not been asked for."""
+        """Return the next connection that was not returned before."""
         async with asyncio.timeout(_WAIT_S):
             return await self._new.get()
 
@@ -175,18 +175,18 @@ class ScriptedBroker:
         return [command for peer in self.peers for command in peer.all(kind)]
 
 
-def say(*items: Response | ErrorFrame | list[Message]) -> Rule:
-    """Return the rule that answers with *items*."""
+def respond(*items: Response | ErrorFrame | list[Message]) -> Rule:
+    """Return a rule that answers with *items*."""
     return lambda peer, _command: peer.send(*items)
 
 
-def write(data: bytes) -> Rule:
-    """Return the rule that answers with bytes as they are."""
+def respond_raw(data: bytes) -> Rule:
+    """Return a rule that answers with these bytes."""
     return lambda peer, _command: peer.write(data)
 
 
 def refuse(code: str, description: str = "") -> Rule:
-    """Return the rule that answers with an error frame and closes behind it, as nsqd does."""
+    """Return a rule that sends an error frame and closes, as nsqd does."""
 
     def rule(peer: Peer, _command: Command) -> None:
         peer.send(ErrorFrame(code, description))
@@ -195,15 +195,15 @@ def refuse(code: str, description: str = "") -> Rule:
     return rule
 
 
-def silence(_peer: Peer, _command: Command) -> None:
+def no_response(_peer: Peer, _command: Command) -> None:
     """Answer nothing."""
 
 
 def close(peer: Peer, _command: Command) -> None:
-    """Close in place of an answer."""
+    """Close the connection instead of an answer."""
     peer.close()
 
 
 def reset(peer: Peer, _command: Command) -> None:
-    """Reset in place of an answer."""
+    """Reset the connection instead of an answer."""
     peer.reset()

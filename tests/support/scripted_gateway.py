@@ -1,4 +1,4 @@
-"""A gateway that answers as a test tells it, and keeps what it was asked."""
+"""A gateway that returns scripted responses and records its requests."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from gateway.listener import HttpListener
 Send: TypeAlias = Callable[[object], Awaitable[None]]
 
 
-class Said(NamedTuple):
-    """One answer."""
+class ScriptedResponse(NamedTuple):
+    """One response."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = {}
 
 
-OK = Said(200, b"OK")
+OK = ScriptedResponse(200, b"OK")
 
 
-def problem(status: int, word: str = "TOKEN", *, retryable: bool = False, **headers: str) -> Said:
-    """Return an answer as a gateway refuses; an underscore in a header's name is a hyphen."""
+def problem(
+    status: int, word: str = "TOKEN", *, retryable: bool = False, **headers: str
+) -> ScriptedResponse:
+    """Return a gateway's error response; an underscore in a header's name becomes a hyphen."""
     body = {"detail": "in so many words", "message": word, "retryable": retryable}
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Said(status, json.dumps(body).encode(), names)
+    return ScriptedResponse(status, json.dumps(body).encode(), names)
 
 
-class Asked(NamedTuple):
-    """One request; *at* is when it was whole, in the time of the event loop."""
+class ReceivedRequest(NamedTuple):
+    """One request; *at* is the event loop's time when it was complete."""
 
     path: str
     query: str
@@ -42,26 +44,26 @@ class Asked(NamedTuple):
 
 
 class ScriptedGateway:
-    """Gives *answers* one after the other, the last of them for ever."""
+    """Return *answers* in order, and repeat the last one."""
 
-    def __init__(self, *answers: Said) -> None:
+    def __init__(self, *answers: ScriptedResponse) -> None:
         self._answers = list(answers)
         self.url = ""
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.was_asked = asyncio.Event()
         self.may_answer = asyncio.Event()
-        """Clear it to hold answers back."""
+        """Clear it to hold responses back."""
         self.may_answer.set()
 
     @property
     def bodies(self) -> list[bytes]:
-        """What was sent, in order."""
+        """The bodies of the requests, in order."""
         return [asked.body for asked in self.asked]
 
     async def __call__(
         self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], send: Send
     ) -> None:
-        """Answer."""
+        """Respond."""
         event = await receive()
         body: bytes = event["body"]
         while event.get("more_body"):
@@ -69,7 +71,9 @@ class ScriptedGateway:
             body += event["body"]
         secrets = [value for name, value in scope["headers"] if name == b"authorization"]
         at = asyncio.get_running_loop().time()
-        self.asked.append(Asked(scope["path"], scope["query_string"].decode(), secrets, body, at))
+        self.asked.append(
+            ReceivedRequest(scope["path"], scope["query_string"].decode(), secrets, body, at)
+        )
         self.was_asked.set()
         await self.may_answer.wait()
         said = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -81,9 +85,9 @@ class ScriptedGateway:
 
 @asynccontextmanager
 async def scripted_gateway(
-    *answers: Said, listen: str = "127.0.0.1:0"
+    *answers: ScriptedResponse, listen: str = "127.0.0.1:0"
 ) -> AsyncIterator[ScriptedGateway]:
-    """Run a gateway that gives *answers*, on a free port unless it is told where."""
+    """Run a gateway that returns *answers*, on a free port by default."""
     scripted = ScriptedGateway(*answers)
     listener = HttpListener("scripted", listen)
     await listener.start(scripted)

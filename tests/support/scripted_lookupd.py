@@ -1,7 +1,7 @@
 """
-An nsqlookupd on a real socket that answers what a test tells it: nsqds, errors, nonsense, nothing.
+An nsqlookupd on a real socket that gives scripted responses: nsqds, errors, garbage, nothing.
 
-By itself it knows nothing: /lookup is 404, /nodes is empty. `ScriptedLookupd.rule` says otherwise.
+By default, /lookup responds 404, and /nodes is empty. `ScriptedLookupd.rule` sets other responses.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-_WAIT_S = 10.0
+_WAIT_S = 60.0
 
 NOT_FOUND = b'{"message":"TOPIC_NOT_FOUND"}'
 
 
-class Question:
-    """One request that has come, and the connection on which it can be answered."""
+class LookupRequest:
+    """One request, and the connection on which to answer it."""
 
     def __init__(self, head: bytes, writer: asyncio.StreamWriter) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
@@ -30,19 +30,19 @@ class Question:
         """Set when the client has closed the connection."""
 
 
-Rule: TypeAlias = Callable[[Question], Coroutine[Any, Any, None]]
+Rule: TypeAlias = Callable[[LookupRequest], Coroutine[Any, Any, None]]
 
 
 class ScriptedLookupd:
-    """Answers each question by `rule`."""
+    """Answer each request by `rule`."""
 
     def __init__(self) -> None:
         self.rule: Rule = _knows_nothing
-        self.questions: list[Question] = []
-        """Every one, in order."""
-        self._new: asyncio.Queue[Question] = asyncio.Queue()
+        self.questions: list[LookupRequest] = []
+        """All requests, in order."""
+        self._new: asyncio.Queue[LookupRequest] = asyncio.Queue()
         self._open: dict[asyncio.StreamWriter, asyncio.Event] = {}
-        """Connections, and what is set when each has ended."""
+        """Open connections, each with an event that is set at its end."""
 
     async def start(self, port: int = 0) -> None:
         """Listen on 127.0.0.1."""
@@ -51,7 +51,7 @@ class ScriptedLookupd:
         self.address = f"127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
-        """Listen no more, and close what is open."""
+        """Stop listening, and close all connections."""
         self._server.close()
         for writer, has_ended in list(self._open.items()):
             writer.transport.abort()
@@ -60,17 +60,17 @@ class ScriptedLookupd:
 
     def knows(self, *addresses: str) -> None:
         """Answer every question with nsqds at *addresses* (host:port)."""
-        self.rule = answering(200, json.dumps(document(*addresses)).encode())
+        self.rule = respond(200, json.dumps(document(*addresses)).encode())
 
-    async def question(self) -> Question:
-        """Return the next question that has not been asked for."""
+    async def question(self) -> LookupRequest:
+        """Return the next request that was not returned before."""
         async with asyncio.timeout(_WAIT_S):
             return await self._new.get()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         has_ended = self._open[writer] = asyncio.Event()
         try:
-            question = Question(await reader.readuntil(b"\r\n\r\n"), writer)
+            question = LookupRequest(await reader.readuntil(b"\r\n\r\n"), writer)
             self.questions.append(question)
             self._new.put_nowait(question)
             async with asyncio.TaskGroup() as group:
@@ -85,7 +85,7 @@ class ScriptedLookupd:
             has_ended.set()
 
 
-async def _until_gone(reader: asyncio.StreamReader, question: Question) -> None:
+async def _until_gone(reader: asyncio.StreamReader, question: LookupRequest) -> None:
     try:
         await reader.read()
     except ConnectionError:
@@ -96,7 +96,7 @@ async def _until_gone(reader: asyncio.StreamReader, question: Question) -> None:
 
 @asynccontextmanager
 async def scripted_lookupd(*addresses: str) -> AsyncIterator[ScriptedLookupd]:
-    """Run one that knows nsqds at *addresses*; without them, nothing."""
+    """Run an nsqlookupd that lists nsqds at *addresses*; without any, no nsqd."""
     lookupd = ScriptedLookupd()
     if addresses:
         lookupd.knows(*addresses)
@@ -108,7 +108,7 @@ async def scripted_lookupd(*addresses: str) -> AsyncIterator[ScriptedLookupd]:
 
 
 def document(*addresses: str) -> dict[str, Any]:
-    """Return what nsqlookupd answers when nsqds at *addresses* (host:port) have the topic."""
+    """Return nsqlookupd's response when nsqds at *addresses* (host:port) have the topic."""
     return {"channels": [], "producers": [_producer(address) for address in addresses]}
 
 
@@ -127,10 +127,10 @@ def _producer(address: str) -> dict[str, Any]:
 # Rules
 
 
-def answering(status: int, body: bytes, *fields: str) -> Rule:
-    """Answer with *status* and *body*, and further header *fields* (``Location: /``)."""
+def respond(status: int, body: bytes, *fields: str) -> Rule:
+    """Return a rule that answers with *status*, *body* and header *fields* (``Location: /``)."""
 
-    async def rule(question: Question) -> None:
+    async def rule(question: LookupRequest) -> None:
         lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {len(body)}", *fields, "", ""]
         question.writer.write("\r\n".join(lines).encode() + body)
         await question.writer.drain()
@@ -138,31 +138,31 @@ def answering(status: int, body: bytes, *fields: str) -> Rule:
     return rule
 
 
-def saying(data: bytes) -> Rule:
-    """Write *data*, whatever it is, and close."""
+def send_raw(data: bytes) -> Rule:
+    """Return a rule that writes *data* and closes."""
 
-    async def rule(question: Question) -> None:
+    async def rule(question: LookupRequest) -> None:
         question.writer.write(data)
         await question.writer.drain()
 
     return rule
 
 
-async def endless(question: Question) -> None:
-    """Begin an answer that never ends."""
+async def endless(question: LookupRequest) -> None:
+    """Send a response that never ends."""
     question.writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
     while not question.gone.is_set():
         question.writer.write(b" " * 65_536)
         await question.writer.drain()
 
 
-async def silent(question: Question) -> None:
-    """Answer nothing as long as the client waits; the test may write to it."""
+async def silent(question: LookupRequest) -> None:
+    """Send nothing while the client waits; the test may write to it."""
     await question.gone.wait()
 
 
-async def _knows_nothing(question: Question) -> None:
+async def _knows_nothing(question: LookupRequest) -> None:
     if question.target.startswith("/nodes"):
-        await answering(200, b'{"producers":[]}')(question)
+        await respond(200, b'{"producers":[]}')(question)
     else:
-        await answering(404, NOT_FOUND)(question)
+        await respond(404, NOT_FOUND)(question)

@@ -1,4 +1,4 @@
-"""A gateway's /sub that says what a test tells it, and answers a plain GET as it is told."""
+"""A gateway with a scripted /sub, for WebSockets and for plain GETs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class HttpAnswer:
-    """What a request gets that is no WebSocket's."""
+    """The response to a request that is no WebSocket upgrade."""
 
     status: int
     body: object
@@ -34,14 +34,14 @@ NOTHING_WRONG = HttpAnswer(status=426, body={"message": "UPGRADE_REQUIRED", "ret
 
 
 def refused(status: int, word: str, *, retryable: bool, **headers: str) -> HttpAnswer:
-    """Return a problem; an underscore in a header's name is a hyphen."""
+    """Return an error response; an underscore in a header's name becomes a hyphen."""
     body = {"detail": f"{word} in so many words", "message": word, "retryable": retryable}
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpAnswer(status=status, body=body, headers=named)
 
 
 class Peer:
-    """One socket, from the gateway's side."""
+    """The gateway's end of one socket."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -52,7 +52,7 @@ class Peer:
         await self._connection.send("\n".join(json.dumps(each) for each in told))
 
     async def say_as_it_is(self, frame: str | bytes) -> None:
-        """Send *frame*, whatever it is."""
+        """Send *frame* unchanged."""
         await self._connection.send(frame)
 
     async def subscribe(self, *, msg_timeout_ms: int = 60_000) -> None:
@@ -76,7 +76,7 @@ class Peer:
         await self._connection.close(code, reason)
 
     def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a close frame."""
         self._connection.transport.abort()
 
     def hang(self) -> None:
@@ -84,7 +84,7 @@ class Peer:
         self._connection.transport.pause_reading()
 
     async def ended(self) -> int | None:
-        """Return the code of the close once the socket has ended, past what comes before."""
+        """Read until the socket closes; return the close code."""
         async with asyncio.timeout(WAIT_S):
             try:
                 while True:
@@ -95,19 +95,19 @@ class Peer:
 
 
 class ScriptedSockets:
-    """Where sockets come to; make one with `scripted_sockets`."""
+    """The server of the sockets; make one with `scripted_sockets`."""
 
     def __init__(self) -> None:
         self.url = ""
         self.refusal: HttpAnswer | None = None
-        """What an upgrade gets instead of a socket, and a plain GET too."""
+        """Response to upgrades and plain GETs, instead of a socket."""
         self.explanation = NOTHING_WRONG
-        """What a plain GET gets otherwise."""
+        """Response to a plain GET otherwise."""
         self.may_answer = asyncio.Event()
         """Clear it to leave a plain GET without an answer."""
         self.may_answer.set()
         self.was_asked = asyncio.Event()
-        """A plain GET has come."""
+        """Set when a plain GET arrives."""
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
 
     async def next(self) -> Peer:
@@ -116,18 +116,18 @@ class ScriptedSockets:
             return await self._peers.get()
 
     async def subscribed(self) -> Peer:
-        """Return the next socket, once it was told that it is subscribed."""
+        """Return the next socket, once it has been sent SUB."""
         peer = await self.next()
         await peer.subscribe()
         return peer
 
     async def handle(self, connection: ServerConnection) -> None:
-        """Keep one socket open until either side ends it."""
+        """Serve one socket until either side closes it."""
         self._peers.put_nowait(Peer(connection))
         await connection.wait_closed()
 
     async def judge(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answer what is no upgrade, or is to be refused."""
+        """Respond to plain requests, and to upgrades that are refused."""
         if "Upgrade" in request.headers:
             return _response(self.refusal) if self.refusal else None
         self.was_asked.set()
@@ -137,12 +137,12 @@ class ScriptedSockets:
 
 
 def response(cmd: str, data: object, ref: object = None) -> Json:
-    """Return a response as the gateway says it."""
+    """Return a response frame as the gateway sends it."""
     return {"type": "response", "cmd": cmd, "ref": ref, "data": data}
 
 
 def error(cmd: str | None, code: str, **more: object) -> Json:
-    """Return an error as the gateway says it."""
+    """Return an error frame as the gateway sends it."""
     told = {"type": "error", "cmd": cmd, "ref": None, "code": code, "retryable": False}
     return {**told, "message": f"{code} in so many words", **more}
 
@@ -157,7 +157,7 @@ def _response(answer: HttpAnswer) -> Response:
 
 @asynccontextmanager
 async def scripted_sockets() -> AsyncIterator[ScriptedSockets]:
-    """Run one on a free port."""
+    """Run a server on a free port."""
     sockets = ScriptedSockets()
     async with serve(
         sockets.handle,

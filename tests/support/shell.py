@@ -1,4 +1,4 @@
-"""`nsq-gateway pub` and `sub` as a shell runs them: a process of their own, with pipes."""
+"""`nsq-gateway pub` and `sub` as a shell runs them: processes with pipes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import TypeAlias
 import httpx
 
 Settings: TypeAlias = Mapping[str, str]
-"""By name, for the environment."""
+"""Environment variables."""
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 _COMMAND = Path(sys.executable).with_name("nsq-gateway")
 _SETTINGS = "NSQ_GATEWAY_"
@@ -32,13 +32,13 @@ class Shell:
         self.process = process
 
     async def write(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to the command's standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         await self.process.stdin.drain()
 
     async def line(self) -> bytes:
-        """Return the next line of its standard output."""
+        """Return the next line of the command's standard output."""
         assert self.process.stdout is not None
         async with asyncio.timeout(WAIT_S):
             return await self.process.stdout.readline()
@@ -50,7 +50,7 @@ class Shell:
         transport.close()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it."""
+        """Send a signal to the command."""
         self.process.send_signal(number)
 
     async def end(self, data: bytes = b"") -> tuple[int, bytes, str]:
@@ -66,7 +66,7 @@ async def shell(
     *arguments: str, stdout: int = PIPE, stderr: int = PIPE, settings: Settings | None = None
 ) -> AsyncIterator[Shell]:
     """
-    Run ``nsq-gateway`` with *arguments* and *settings* from its environment; end it after.
+    Run ``nsq-gateway`` with *arguments*, and *settings* in its environment; stop it at the end.
 
     *stdout* and *stderr* are file descriptors, where a test has its own.
     """
@@ -99,7 +99,7 @@ async def run(
 
 
 async def bodies_of(tcp_address: str, topic: str, count: int) -> list[bytes]:
-    """Return the bodies of *count* messages of channel "c", which are finished by that."""
+    """Return the bodies of *count* messages of channel "c", and finish them."""
     arguments = ("sub", topic, "c", "--json", "-n", str(count))
     status, output, errors = await run(*arguments, settings={"nsqd_tcp_address": tcp_address})
     assert (0, "") == (status, errors)
@@ -110,20 +110,20 @@ async def bodies_of(tcp_address: str, topic: str, count: int) -> list[bytes]:
     ]
 
 
-class Account:
-    """What an nsqd says of a topic over HTTP; see `account_of`."""
+class TopicStats:
+    """nsqd's counts of a topic; see `topic_stats`."""
 
     def __init__(self, http: httpx.AsyncClient, topic: str) -> None:
         self._http = http
         self.topic = topic
 
     async def post(self, path: str, body: bytes = b"", **query: str) -> None:
-        """Ask for a change."""
+        """Send a POST request about the topic; check that the response is OK."""
         query["topic"] = self.topic
         (await self._http.post(path, params=query, content=body)).raise_for_status()
 
     async def publish(self, *bodies: bytes) -> None:
-        """Publish *bodies*, in which there are no newlines, at once."""
+        """Publish *bodies* in one request; they must not contain newlines."""
         await self.post("/mpub", b"\n".join(bodies))
 
     async def message_count(self) -> int:
@@ -143,11 +143,11 @@ class Account:
 
 
 @asynccontextmanager
-async def account_of(http_address: str, topic: str) -> AsyncIterator[Account]:
-    """Ask the nsqd at *http_address* for its account of *topic*; its channel "c" is made first."""
+async def topic_stats(http_address: str, topic: str) -> AsyncIterator[TopicStats]:
+    """Return the counts of *topic* at *http_address*; create its channel "c" first."""
     url = f"http://{http_address}"
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False) as http:
-        account = Account(http, topic)
+        account = TopicStats(http, topic)
         await account.post("/topic/create")
         await account.post("/channel/create", channel="c")
         yield account

@@ -1,7 +1,7 @@
 """
-Rounds of mixed load on one gateway, and what its process holds when all have gone.
+Rounds of mixed load on one gateway, and the resources that remain afterwards.
 
-A round ends as it began: no socket, no message. So whatever grows from round to round is a leak.
+A round ends as it began, without sockets or messages. Growth from round to round is a leak.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.gateway import RunningGateway, become
+from tests.support.gateway import RunningGateway, poll_until
+from tests.support.random_subscriber import run_random_subscriber
 from tests.support.raw_socket import raw_socket
-from tests.support.subscriber_client import SubscriberClient, refusal
-from tests.support.subscriber_lives import live
+from tests.support.subscriber_client import SubscriberClient, refused_upgrade
 
 _PUBLISHERS = 2
 _PUBLISHES = 25
@@ -38,24 +38,24 @@ _HALF_REQUESTS = (
     b"\x16\x03\x01\x02\x00\x01\x00",
 )
 _MOST_SAMPLES = 200
-"""Every pair of them is looked at."""
+"""Maximum number of samples; all pairs of them are compared."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a process holds when nobody is connected."""
+class HeldResources:
+    """The resources of a process while no client is connected."""
 
     descriptors: int
     tasks: int
     resident_kib: float
 
-    def is_within(self, other: Held) -> bool:
-        """Tell whether there are no more descriptors and tasks than in *other*."""
+    def is_within(self, other: HeldResources) -> bool:
+        """Return whether there are at most as many descriptors and tasks as in *other*."""
         return self.descriptors <= other.descriptors and self.tasks <= other.tasks
 
 
-async def work(gateway: RunningGateway, topic: str, chance: random.Random) -> None:
-    """Let everybody do everything at the same time; return when nothing of it is left."""
+async def run_round(gateway: RunningGateway, topic: str, chance: random.Random) -> None:
+    """Run all kinds of clients at the same time; return when they are done."""
     async with TaskGroup() as group:
         for _ in range(_PUBLISHERS):
             group.create_task(_publish(gateway, topic, chance))
@@ -69,7 +69,7 @@ async def work(gateway: RunningGateway, topic: str, chance: random.Random) -> No
 
 
 async def _publish(gateway: RunningGateway, topic: str, chance: random.Random) -> None:
-    """Publish by POST, one message and many, and what is refused, on one connection."""
+    """Publish by POST on one connection: one message, many, and invalid ones."""
     async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as http:
         for _ in range(_PUBLISHES):
             body = chance.randbytes(chance.randint(1, 2_000)).replace(b"\n", b" ")
@@ -84,22 +84,22 @@ async def _publish(gateway: RunningGateway, topic: str, chance: random.Random) -
 
 
 async def _live(gateway: RunningGateway, topic: str, chance: random.Random) -> None:
-    """Be a subscriber several times over."""
+    """Run a random subscriber several times."""
     for _ in range(_LIVES):
-        await live(gateway, topic, chance)
+        await run_random_subscriber(gateway, topic, chance)
 
 
 async def _view(gateway: RunningGateway, topic: str) -> None:
-    """Look on, publish over the socket, and go."""
+    """Watch a topic, publish over the socket, and leave."""
     async with gateway.subscribe(topic) as viewer:
         await viewer.send({"cmd": "PUB", "topic": topic, "body": "seen", "ref": "published"})
         await viewer.receive_until("published")
 
 
 async def _be_a_stranger(gateway: RunningGateway, chance: random.Random) -> None:
-    """Ask for what is refused, or begin to ask and go."""
+    """Send requests that are refused, or abort requests."""
     if chance.choice((True, False)):
-        status, _ = await refusal(gateway.sub_url(_NO_TOPIC))
+        status, _ = await refused_upgrade(gateway.sub_url(_NO_TOPIC))
         assert 400 == status
         return
     async with raw_socket(gateway.address) as stranger:
@@ -107,7 +107,7 @@ async def _be_a_stranger(gateway: RunningGateway, chance: random.Random) -> None
 
 
 async def _finish_all(gateway: RunningGateway, topic: str) -> None:
-    """Finish what the others have left, until the broker holds none of it."""
+    """Finish the remaining messages, until the broker has none."""
     async with gateway.subscribe(topic, "c", max_in_flight=1_000, ack="auto") as last:
         reading = asyncio.ensure_future(_read_on(last))
         try:
@@ -120,28 +120,30 @@ async def _finish_all(gateway: RunningGateway, topic: str) -> None:
 
 
 async def _read_on(client: SubscriberClient) -> None:
-    """Read until this is cancelled, whether or not anything comes."""
+    """Read until cancelled."""
     while True:
         with suppress(TimeoutError):
             await client.receive()
 
 
-async def held(gateway: RunningGateway, at_rest: Held | None = None) -> Held:
-    """Return what *gateway* holds, once that is no more than *at_rest*, or time is up."""
+async def held_resources(
+    gateway: RunningGateway, at_rest: HeldResources | None = None
+) -> HeldResources:
+    """Return the resources of *gateway* once they are at most *at_rest*, or time is up."""
     async with httpx.AsyncClient(base_url=gateway.management_url, trust_env=False) as http:
 
         async def is_at_rest() -> bool:
             return at_rest is None or (await _look(gateway, http)).is_within(at_rest)
 
-        await become(is_at_rest, expected=True)
+        await poll_until(is_at_rest, expected=True)
         return await _look(gateway, http)
 
 
-async def _look(gateway: RunningGateway, http: httpx.AsyncClient) -> Held:
+async def _look(gateway: RunningGateway, http: httpx.AsyncClient) -> HeldResources:
     metrics = (await http.get("/metrics")).raise_for_status().text
     [tasks] = re.findall(r"^nsq_gateway_tasks (\S+)$", metrics, re.MULTILINE)
     process = Path(f"/proc/{gateway.program.pid}")
-    return Held(
+    return HeldResources(
         descriptors=len(list((process / "fd").iterdir())),
         tasks=int(float(tasks)),
         resident_kib=int((process / "statm").read_text().split()[1])
@@ -150,12 +152,12 @@ async def _look(gateway: RunningGateway, http: httpx.AsyncClient) -> Held:
     )
 
 
-def growth_kib(rounds: Sequence[Held]) -> float:
+def growth_kib(rounds: Sequence[HeldResources]) -> float:
     """
-    Return by how much memory has grown over *rounds*, as far as that is a trend.
+    Return the trend of memory over *rounds*, in KiB.
 
-    The median of the slopes of all pairs (Theil and Sen), times the number of rounds: a peak that
-    goes again, and a step up once, are none.
+    The median of the slopes of all pairs (Theil and Sen), times the number of rounds. A temporary
+    peak and a single step are not a trend.
     """
     step = max(1, len(rounds) // _MOST_SAMPLES)
     taken = list(enumerate(rounds))[::step]

@@ -1,8 +1,8 @@
 """
-WebSocket clients of other people, each with one face: gorilla, ws, Node's own, websockets.
+Other WebSocket client libraries with one interface: gorilla, ws, Node's own, websockets.
 
-Those in Go and Node are programs under ``tools/`` that take JSON commands, one a line, and say one
-JSON event for each thing that happens; a client here is one of them, or websockets beside it.
+The Go and Node clients are programs in ``tools/`` that read JSON commands and write JSON events,
+one per line.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tests.support.subscriber_client import WAIT_S, Json
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
 _LONGEST_LINE_BYTES = 64 * 1_048_576
-_END_TIMEOUT_S = 5.0
+_END_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """One implementation, and what it lets a program see and do."""
+    """A library, and the features of its API."""
 
     name: str
     has_headers: bool = True
-    """It can send headers of its own, and shows how an upgrade was refused."""
+    """True if it can send custom headers, and exposes the response to a refused upgrade."""
     shows_pings: bool = True
-    """It tells when the other end sent one."""
+    """True if it reports received pings."""
 
 
 GORILLA = Library(name="gorilla")
@@ -53,7 +53,7 @@ WEBSOCKETS = Library(name="websockets", shows_pings=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class SocketRequest:
     """The socket that a client opens."""
 
     url: str
@@ -64,7 +64,7 @@ class Wish:
 
 
 class _Mouthpiece(Protocol):
-    """What carries commands to a library, and events back."""
+    """The connection to a client program: commands in, events out."""
 
     async def do(self, command: Json) -> None:
         """Carry out one command: text, binary, ping, close or abort."""
@@ -74,7 +74,7 @@ class _Mouthpiece(Protocol):
 
 
 class SocketClient:
-    """One socket of any library; frames are taken apart into objects."""
+    """One socket of any library; frames are split into objects."""
 
     def __init__(self, mouthpiece: _Mouthpiece) -> None:
         self._mouthpiece = mouthpiece
@@ -89,7 +89,7 @@ class SocketClient:
         await self.send_text("\n".join(json.dumps(each, ensure_ascii=False) for each in commands))
 
     async def send_text(self, text: str) -> None:
-        """Send one text message, whatever it holds."""
+        """Send one text message."""
         await self._mouthpiece.do({"do": "text", "data": text})
 
     async def send_binary(self, text: str) -> None:
@@ -116,13 +116,13 @@ class SocketClient:
         return await self.receive()
 
     async def ping(self, text: str) -> str:
-        """Return what the pong to a ping holds; texts that come before it are kept."""
+        """Send a ping; return the payload of the pong. Texts that arrive before are kept."""
         await self._mouthpiece.do({"do": "ping", "data": text})
         pong = await self.saw("pong")
         return str(pong["data"])
 
     async def saw(self, name: str) -> Json:
-        """Return the next event *name*; texts that come before it are kept, pings are passed by."""
+        """Wait for the event *name*; texts that arrive before are kept, and pings skipped."""
         while (event := await self._next())["event"] != name:
             assert event["event"] in ("text", "ping"), event
             if event["event"] == "text":
@@ -130,16 +130,16 @@ class SocketClient:
         return event
 
     async def close(self, code: int = 1000) -> tuple[int, str]:
-        """Close, and return what the library then says of the end."""
+        """Close, and return the library's close event."""
         await self._mouthpiece.do({"do": "close", "code": code})
         return await self.closed()
 
     async def abort(self) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a close frame."""
         await self._mouthpiece.do({"do": "abort"})
 
     async def closed(self) -> tuple[int, str]:
-        """Return code and reason of the close as the library says it, past what comes before."""
+        """Return the close code and reason from the library, past earlier events."""
         while (event := await self._event())["event"] != "close":
             pass
         return event["code"], event.get("reason", "")
@@ -158,8 +158,8 @@ class SocketClient:
 
 
 @asynccontextmanager
-async def socket_client(library: Library, wish: Wish) -> AsyncIterator[SocketClient]:
-    """Let *library* open the socket; how that went is the first event."""
+async def socket_client(library: Library, wish: SocketRequest) -> AsyncIterator[SocketClient]:
+    """Open the socket with *library*; its result is the first event."""
     mouthpiece = _in_process(wish) if library is WEBSOCKETS else _program(library, wish)
     async with mouthpiece as speaks:
         yield SocketClient(speaks)
@@ -169,19 +169,19 @@ async def socket_client(library: Library, wish: Wish) -> AsyncIterator[SocketCli
 
 
 def go_client() -> Path | None:
-    """Return where the client in Go is, or None when nobody built it."""
+    """Return the path of the Go client, or None if it is not built."""
     return _found("go-socket-client")
 
 
 def node_clients() -> Path | None:
-    """Return where the clients of Node are, or None without them or without Node."""
+    """Return the folder of the Node clients, or None without them or without Node."""
     clients = _BUILT_BY_MAKE / "node" / "client.mjs"
     return clients if clients.exists() and shutil.which("node") else None
 
 
 @cache
 def node_has_websocket() -> bool:
-    """Whether this Node has a WebSocket of its own (some only when they are asked for it)."""
+    """Return whether this Node has a built-in WebSocket (some need a flag)."""
     look = "process.exit(typeof WebSocket === 'function' ? 0 : 1)"
     arguments = ("node", "--experimental-websocket", "-e", look)
     return subprocess.run(arguments, check=False, capture_output=True).returncode == 0
@@ -192,7 +192,7 @@ def _found(program: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _command_line(library: Library, wish: Wish) -> tuple[str, ...]:
+def _command_line(library: Library, wish: SocketRequest) -> tuple[str, ...]:
     told = json.dumps(
         {
             "url": wish.url,
@@ -227,7 +227,7 @@ class _Program:
 
 
 @asynccontextmanager
-async def _program(library: Library, wish: Wish) -> AsyncIterator[_Mouthpiece]:
+async def _program(library: Library, wish: SocketRequest) -> AsyncIterator[_Mouthpiece]:
     process = await asyncio.create_subprocess_exec(
         *_command_line(library, wish), stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE_BYTES
     )
@@ -248,15 +248,15 @@ async def _program(library: Library, wish: Wish) -> AsyncIterator[_Mouthpiece]:
 
 
 class _Websockets:
-    """The library that the rest of the tests use, with the same face as a program."""
+    """The library `websockets` behind the same interface."""
 
     def __init__(self, fragment_bytes: int) -> None:
         self._fragment_bytes = fragment_bytes
         self._events: asyncio.Queue[Json] = asyncio.Queue()
         self._connection: ClientConnection | None = None
 
-    async def run(self, wish: Wish) -> None:
-        """Open the socket, then say what comes until it is closed."""
+    async def run(self, wish: SocketRequest) -> None:
+        """Open the socket, and report its events until it is closed."""
         try:
             self._connection = await connect(
                 wish.url,
@@ -308,7 +308,7 @@ class _Websockets:
 
 
 @asynccontextmanager
-async def _in_process(wish: Wish) -> AsyncIterator[_Mouthpiece]:
+async def _in_process(wish: SocketRequest) -> AsyncIterator[_Mouthpiece]:
     library = _Websockets(wish.fragment_bytes)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(library.run(wish))

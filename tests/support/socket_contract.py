@@ -1,4 +1,4 @@
-"""asyncapi.yaml as tests use it: which message an object is, and what in it is not as promised."""
+"""asyncapi.yaml for tests: which message an object is, and how it breaks the contract."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_RESPONSE = {"SUB": "subscribed", "AUTH": "authenticated", "CLS": "closeWait"
 
 
 def _close(node: object) -> None:
-    """Let a schema take no member beside those that it names, at any depth."""
+    """Forbid undeclared members in a schema, at any depth."""
     if isinstance(node, list):
         for each in node:
             _close(each)
@@ -56,7 +56,7 @@ def payload_of(message: str) -> Json:
 
 
 def resolved(node: Json) -> Json:
-    """Return what *node* is or refers to."""
+    """Return the target of *node*'s reference, or *node*."""
     while "$ref" in node:
         found: Json = SOCKET_CONTRACT
         for part in node["$ref"].removeprefix("#/").split("/"):
@@ -66,7 +66,7 @@ def resolved(node: Json) -> Json:
 
 
 def message_of(received: Json) -> str:
-    """Return which message of the contract an object from the gateway is meant to be."""
+    """Return the message of the contract that an object from the gateway is."""
     if received.get("type") != "response":
         return str(received.get("type"))
     verb = str(received.get("cmd"))
@@ -75,8 +75,8 @@ def message_of(received: Json) -> str:
     return _OF_RESPONSE.get(verb, "ok")
 
 
-def breaches(message: str, payload: Json) -> list[str]:
-    """Return what in *payload* is not as the contract says of *message*, more members included."""
+def contract_errors(message: str, payload: Json) -> list[str]:
+    """Return how *payload* breaks the contract of *message*; extra members count."""
     if message not in MESSAGES:
         return [f"{message!r} is no message of the contract"]
     reference = MESSAGES[message]["payload"]["$ref"]
@@ -86,9 +86,9 @@ def breaches(message: str, payload: Json) -> list[str]:
     ]
 
 
-def breaches_from_gateway(received: Json) -> list[str]:
-    """Return what in an object from the gateway is not promised."""
-    return breaches(message_of(received), received)
+def gateway_contract_errors(received: Json) -> list[str]:
+    """Return how an object from the gateway breaks the contract."""
+    return contract_errors(message_of(received), received)
 
 
 def examples() -> Iterator[tuple[str, Json]]:

@@ -1,4 +1,4 @@
-"""`nsq-gateway pipeline archive` as a user starts it, to be killed with all of its processes."""
+"""`nsq-gateway pipeline archive` started like a user does, to be killed with its processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from tests.support.spark_classes import java_options
+from tests.support.spark_cds import java_options
 from tests.support.spark_processes import kill_session, pids_of
 from tests.support.spark_program import program_environment
 
-_END_S = 60.0
-_PROGRAM = "from gateway.cli import main; main()"
+_EXIT_TIMEOUT_S = 180.0
+_PROGRAM = "from gateway.cli.main import main; main()"
 
 
 class SparkJob:
@@ -27,15 +27,15 @@ class SparkJob:
 
     @property
     def said(self) -> str:
-        """What it has said so far."""
+        """The output so far."""
         return self._log.read_text(errors="replace")
 
     def pids(self, part: str = "") -> list[int]:
-        """Return its processes whose command line has *part* in it."""
+        """Return the processes of the job whose command line contains *part*."""
         return pids_of(self.process.pid, part)
 
     async def kill(self) -> None:
-        """End all of it by SIGKILL."""
+        """Kill all processes of the job with SIGKILL."""
         await asyncio.to_thread(kill_session, self.process.pid)
         with suppress(ProcessLookupError):
             self.process.kill()  # where sessions cannot be looked up
@@ -49,14 +49,14 @@ class SparkJob:
 
     async def ended(self) -> int:
         """Return the exit status."""
-        async with asyncio.timeout(_END_S):
+        async with asyncio.timeout(_EXIT_TIMEOUT_S):
             return await self.process.wait()
 
 
 @asynccontextmanager
 async def archive_job(folder: Path, options: Mapping[str, str]) -> AsyncIterator[SparkJob]:
     """
-    Run the job with *options* of the format nsq as flags; it is gone afterwards.
+    Run the job with *options* of the format nsq as flags; stop it when the block ends.
 
     Rows and checkpoint are in *folder*.
     """

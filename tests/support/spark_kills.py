@@ -1,4 +1,4 @@
-"""An archive whose processes are killed while messages are published, and what became of them."""
+"""An archive whose processes are killed during publishes, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import httpx
 
-from tests.support.mortal_broker import MortalBroker, mortal_broker
+from tests.support.killable_broker import KillableBroker, killable_broker
 from tests.support.spark_job import archive_job
 from tests.support.spark_processes import kill
 from tests.support.spark_program import SparkProgram
@@ -24,7 +24,7 @@ Victim: TypeAlias = Literal["application", "source", "worker"]
 TOPIC = "t"
 CHANNEL = "archive"
 MOST_ROWS = 500
-"""Of one batch."""
+"""Maximum number of rows of a batch."""
 MOST_IN_FLIGHT = 1_000
 _MSG_TIMEOUT_MS = 5_000
 _PAUSE_S = 0.05
@@ -35,7 +35,7 @@ _WORKER = "pyspark.daemon pyspark.worker"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is killed, how often, and at which moments."""
+    """Which processes are killed, how often, and when."""
 
     victim: Victim
     ack_mode: str
@@ -46,14 +46,14 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What was published, and what the archive has of it."""
+    """Published messages, and the rows in the archive."""
 
     plan: Plan
     published: set[str]
     rows: list[list[str]]
-    """Each with nsqd, id and body."""
+    """Rows of the archive: nsqd, id and body."""
     failures: int
-    """Of the query, which was started again."""
+    """Failures of the query, after which it was restarted."""
 
     @property
     def lost(self) -> list[str]:
@@ -62,17 +62,17 @@ class Outcome:
 
     @property
     def duplicates(self) -> int:
-        """Rows that are there once more."""
+        """Number of duplicate rows."""
         return sum(count - 1 for count in Counter(body for _, _, body in self.rows).values())
 
     @property
     def renamed(self) -> list[str]:
-        """Messages that came with two ids."""
+        """Number of messages with two ids."""
         ids = {(nsqd, number, body) for nsqd, number, body in self.rows}
         return [body for body, count in Counter(body for _, _, body in ids).items() if count > 1]
 
     def __str__(self) -> str:
-        """Tell the numbers in one line."""
+        """Return the numbers in one line."""
         plan = self.plan
         return (
             f"{plan.broker} {plan.ack_mode} {plan.victim} seed {plan.seed}: {plan.kills} kills, "
@@ -82,8 +82,8 @@ class Outcome:
 
 
 async def run(plan: Plan, spark: SparkProgram, folder: Path) -> Outcome:
-    """Archive, kill, and drain; everything of it is in *folder*."""
-    async with mortal_broker(plan.broker) as broker, channel_of(broker) as http:
+    """Archive, kill, and drain; all files are in *folder*."""
+    async with killable_broker(plan.broker) as broker, channel_of(broker) as http:
         archive = _Archive(plan, spark, folder, broker)
         publisher = _Publisher(http, Random(plan.seed))
         end = asyncio.Event()
@@ -106,7 +106,7 @@ async def run(plan: Plan, spark: SparkProgram, folder: Path) -> Outcome:
 
 
 class _Publisher:
-    """Publishes a few messages twenty times a second."""
+    """Publish a few messages twenty times a second."""
 
     def __init__(self, http: httpx.AsyncClient, random: Random) -> None:
         self._http = http
@@ -128,7 +128,9 @@ class _Publisher:
 class _Archive:
     """The reading side."""
 
-    def __init__(self, plan: Plan, spark: SparkProgram, folder: Path, broker: MortalBroker) -> None:
+    def __init__(
+        self, plan: Plan, spark: SparkProgram, folder: Path, broker: KillableBroker
+    ) -> None:
         self._plan = plan
         self._spark = spark
         self._folder = folder
@@ -163,7 +165,7 @@ class _Archive:
         return len(list((self._folder / "checkpoint" / "commits").glob("[0-9]*")))
 
     async def _one(self) -> int:
-        """Return a process to kill: the source's, or any of the workers, not who forks them."""
+        """Return a random process to kill: the source's, or a worker, not the workers' parent."""
         found: list[int] = []
 
         def is_there() -> bool:
@@ -178,7 +180,7 @@ class _Archive:
 
 
 def options_for(
-    broker: MortalBroker, folder: Path, ack_mode: str, msg_timeout_ms: int
+    broker: KillableBroker, folder: Path, ack_mode: str, msg_timeout_ms: int
 ) -> dict[str, str]:
     """Return the options of a stream that reads the channel; a spool is in *folder*."""
     options = {
@@ -196,8 +198,8 @@ def options_for(
 
 
 @asynccontextmanager
-async def channel_of(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of the broker that has the channel, which so gets every message."""
+async def channel_of(broker: KillableBroker) -> AsyncIterator[httpx.AsyncClient]:
+    """Create the channel, so that it receives every message; yield an HTTP client."""
     url = f"http://{broker.http_address}"
     names = {"topic": TOPIC, "channel": CHANNEL}
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
@@ -207,7 +209,7 @@ async def channel_of(broker: MortalBroker) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def counts(http: httpx.AsyncClient) -> tuple[int, int, int]:
-    """Return how many messages wait, are in flight, are deferred."""
+    """Return the numbers of waiting, in-flight and deferred messages."""
     answer = await http.get("/stats", params={"format": "json", "topic": TOPIC})
     [topic] = answer.raise_for_status().json()["topics"]
     [channel] = topic["channels"]
@@ -221,7 +223,7 @@ async def _is_drained(http: httpx.AsyncClient) -> bool:
 
 async def until(is_so: Callable[[], Awaitable[bool] | bool]) -> None:
     """
-    Return once it is so.
+    Return once the condition is true.
 
     Raises:
         TimeoutError: It is not so in time.
@@ -236,7 +238,7 @@ async def until(is_so: Callable[[], Awaitable[bool] | bool]) -> None:
 
 
 async def _is_set(event: asyncio.Event, within_s: float) -> bool:
-    """Return whether *event* is set by then."""
+    """Return whether *event* is set within the time."""
     try:
         async with asyncio.timeout(within_s):
             await event.wait()

@@ -1,7 +1,7 @@
 """
-A source that writes down what Spark calls, and when: how Spark behaves, without any NSQ.
+A source that records Spark's calls and their times, without any NSQ.
 
-Row n has the value n. An offset is how many rows there are before it.
+Row n has the value n. An offset is the number of rows before it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CHECKPOINT = "checkpoint"
 
 
 class Call(NamedTuple):
-    """One call of Spark's; the offset is that of its first argument, 0 without one."""
+    """One call from Spark; the offset is that of its first argument, 0 without one."""
 
     name: str
     offset: int
     committed: list[str]
-    """The batches that Spark's log of commits held then."""
+    """Batches in Spark's commit log at the time of the call."""
 
 
 def calls(folder: Path) -> list[Call]:
-    """Return what Spark has called so far."""
+    """Return Spark's calls so far."""
     return [Call(*json.loads(line)) for line in (folder / CALLS).read_text().splitlines()]
 
 
@@ -44,13 +44,13 @@ class ProbeDataSource(DataSource):
     """
     The format `probe`.
 
-    Options: folder, where it writes; rows, of one batch; batches, how many there are; module, one
-    to import where Spark asks for offsets and where it reads.
+    Options: folder, for its output; rows, per batch; batches, their number; module, to import in
+    the processes that compute offsets and read.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(…)`."""
+        """Return the name for `format(…)`."""
         return "probe"
 
     def schema(self) -> str:
@@ -58,13 +58,13 @@ class ProbeDataSource(DataSource):
         return "value bigint"
 
     def streamReader(self, schema: StructType) -> ProbeReader:  # noqa: N802 - Spark's
-        """Return what reads."""
+        """Return a new reader."""
         del schema
         return ProbeReader(dict(self.options))
 
 
 class ProbePartition(InputPartition):
-    """Rows from a number to another."""
+    """A range of rows."""
 
     def __init__(self, first: int, end: int) -> None:
         self.first = first
@@ -72,7 +72,7 @@ class ProbePartition(InputPartition):
 
 
 class ProbeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Writes a line a call, the process by itself: several may."""
+    """Write one line per call, with the process id: several processes may write."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._folder = Path(options["folder"])
@@ -146,9 +146,9 @@ class ProbeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.record_batch({"value": values})
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Write it down."""
+        """Record the call."""
         self._note("commit", end["rows"])
 
     def stop(self) -> None:
-        """Write it down."""
+        """Record the call."""
         self._note("stop")

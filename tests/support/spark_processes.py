@@ -1,4 +1,4 @@
-"""The processes of a program on Spark: Python, its JVM, and the workers of both (Linux)."""
+"""The processes of a Spark program: Python, its JVM, and the workers of both (Linux)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-_END_S = 90.0
+_EXIT_TIMEOUT_S = 180.0
 
 
 def pids_of(session: int, part: str = "") -> list[int]:
     """
-    Return the processes of a session whose command line has *part* in it, the oldest first.
+    Return the processes of a session whose command line contains *part*, oldest first.
 
-    Spark's workers have groups of their own, and stay in the session of the program.
+    Spark's workers have their own process groups, but stay in the session of the program.
     """
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -28,7 +28,7 @@ def pids_of(session: int, part: str = "") -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """Return how *pid* was started; empty where it has ended."""
+    """Return the command line of *pid*; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -36,14 +36,14 @@ def command_line(pid: int) -> str:
 
 
 def kill_session(session: int) -> None:
-    """End every process of a session by SIGKILL; return once they are gone."""
+    """Kill every process of a session (SIGKILL); return once they have ended."""
     while pids := pids_of(session):  # one may have started another meanwhile
         for pid in pids:
             kill(pid)
 
 
 def kill(pid: int) -> None:
-    """End *pid* by SIGKILL; return once it is gone."""
+    """Kill *pid* (SIGKILL); return once it has ended."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -51,13 +51,13 @@ def kill(pid: int) -> None:
     try:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(watched, signal.SIGKILL)
-        select.select([watched], [], [], _END_S)
+        select.select([watched], [], [], _EXIT_TIMEOUT_S)
     finally:
         os.close(watched)
 
 
-def wait_for_end(pid: int, most_s: float = _END_S) -> bool:
-    """Return whether *pid* ends before time is up."""
+def wait_for_end(pid: int, most_s: float = _EXIT_TIMEOUT_S) -> bool:
+    """Return whether *pid* ends within the time."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:

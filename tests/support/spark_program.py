@@ -1,8 +1,8 @@
 """
-A program on Spark, in a process of its own, that runs functions which tests name.
+A Spark session in a subprocess that runs functions for tests.
 
-One JSON line asks for a function, one JSON line answers. Everything that Spark says on its way
-goes to a file in the program's folder, and into the text of a failure.
+A request is a JSON line with the name of a function, and the response is a JSON line with its
+result. Spark's output goes to a file in the program's folder, and into the text of a failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import SparkSession
 
-from tests.support.spark_classes import java_options
+from tests.support.spark_cds import java_options
 from tests.support.spark_processes import kill_session, pids_of, wait_for_end
 
 P = ParamSpec("P")
@@ -31,21 +31,21 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 MASTER = "local[2,4]"
-"""Two cores; a task is tried four times, as on a cluster, and not once."""
+"""Two cores, and up to four attempts for a task, as on a cluster; the default is one."""
 _SETTINGS = "NSQ_GATEWAY_"
 _ANSWER_S = 150.0
-"""A first session on a busy machine with two cores takes most of a minute."""
-_END_S = 240.0
-"""A JVM that writes its classes down at its end takes ten seconds, alone on the machine."""
+"""Timeout of a call; the first session on a busy machine with two cores takes most of a minute."""
+_EXIT_TIMEOUT_S = 240.0
+"""Timeout of `end`; a JVM that writes a CDS archive takes ten seconds on an idle machine."""
 _LOG_CHARACTERS = 6_000
 
 
 class SparkFailed(AssertionError):
-    """The function raised, the program ended, or no answer came in time; the text says which."""
+    """The function raised, the program ended, or a call timed out."""
 
 
 class SparkProgram:
-    """A running program; make one with `spark_program`."""
+    """A running program; create one with `spark_program`."""
 
     def __init__(
         self,
@@ -76,31 +76,32 @@ class SparkProgram:
 
     @property
     def pid(self) -> int:
-        """Of the Python process; its JVM and workers are in the same session (`pids`)."""
+        """PID of the Python process; its JVM and workers are in the same session (`pids`)."""
         return self._process.pid
 
     def pids(self, part: str = "") -> list[int]:
-        """Return the processes of this program whose command line has *part* in it."""
+        """Return the processes of this program whose command line contains *part*."""
         return pids_of(self.pid, part)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be called."""
+        """True while the program can be called."""
         return self._process.poll() is None
 
     @property
     def said(self) -> str:
-        """The end of what Spark has said."""
+        """The last characters of Spark's output."""
         return self._log.read_text(errors="replace")[-_LOG_CHARACTERS:]
 
     def call(
         self, function: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """
-        Return what *function* returns there, as JSON shows it; it is found by its name.
+        Run *function* in the program, by its name; return its result, after a JSON round trip.
 
         Raises:
-            SparkFailed: It raised, the program ended, or time was up; then the program is ended.
+            SparkFailed: The function raised, the program ended, or the call timed out; after a
+                timeout the program is killed.
         """
         asked = [function.__module__, function.__qualname__, args, kwargs]
         with self._one_at_a_time:
@@ -113,30 +114,30 @@ class SparkProgram:
     async def run(
         self, function: Callable[Concatenate[SparkSession, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Do the same as `call` while other tasks go on."""
+        """Run `call` in a thread."""
         return await asyncio.to_thread(lambda: self.call(function, *args, **kwargs))
 
     def end(self) -> None:
         """
-        Let the session stop and the JVM end in order; return once all of it is gone.
+        Stop the session and the JVM gracefully; wait until all processes have ended.
 
         Raises:
-            SparkFailed: It is not gone in time.
+            SparkFailed: The processes have not ended in time.
         """
         assert self._process.stdin is not None
         pids = self.pids()
         self._process.stdin.close()
-        if not all(wait_for_end(pid, _END_S) for pid in pids):
+        if not all(wait_for_end(pid, _EXIT_TIMEOUT_S) for pid in pids):
             raise SparkFailed(f"the program does not end\n{self.said}")
 
     def kill(self) -> None:
-        """End every process of it by SIGKILL, at once; return once they are gone."""
+        """Kill every process of the program with SIGKILL, and wait for their end."""
         kill_session(self.pid)
-        self._process.kill()  # where sessions cannot be looked up; a JVM ends with its Python
-        self._process.wait(_END_S)
+        self._process.kill()  # not found by session; the JVM ends with its Python
+        self._process.wait(_EXIT_TIMEOUT_S)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
-            with suppress(OSError):  # what was not written to it is for nobody
+            with suppress(OSError):  # unwritten data is discarded
                 stream.close()
 
     def _listen(self) -> None:
@@ -153,7 +154,7 @@ class SparkProgram:
             self._process.stdin.flush()
             text = self._answers.get(timeout=_ANSWER_S)
         except (OSError, ValueError, queue.Empty) as error:
-            # An answer that comes late would be taken for another one's.
+            # A late response would be taken for that of the next call.
             self.kill()
             raise SparkFailed(f"no answer: {error!r}\n{self.said}") from None
         if not text:
@@ -171,13 +172,13 @@ def spark_program(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkProgram]:
     """
-    Run a program whose files are all in *folder*; every process of it is gone afterwards.
+    Run a program with all files in *folder*; kill all of its processes at the end of the block.
 
     Args:
-        folder: Where Spark keeps what it needs, and what it says (spark.log).
-        master: As Spark spells it.
-        conf: Of the session, over what is there already.
-        environment: Of its processes, on top; PYTHONPATH begins with this repository.
+        folder: Directory for Spark's files and output (spark.log).
+        master: Spark's master URL.
+        conf: Settings of the session, in addition to the defaults.
+        environment: Additional environment variables; PYTHONPATH begins with this repository.
     """
     program = SparkProgram(folder, master=master, conf=conf, environment=environment)
     try:
@@ -199,7 +200,7 @@ def _conf(folder: Path) -> dict[str, str]:
 
 
 def program_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a program on Spark; settings of whoever tests are not in it."""
+    """Return the environment of a Spark program, without NSQ_GATEWAY_ variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)}
     return kept | {
         "PYSPARK_PYTHON": sys.executable,
@@ -210,9 +211,9 @@ def program_environment(folder: Path) -> dict[str, str]:
 
 
 def main(asked: str) -> None:
-    """Answer until the end of the input."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the JVM writes there, and so may functions
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the JVM and functions may write to stdout
     wanted = json.loads(asked)
     builder = SparkSession.builder.master(wanted["master"])
     for name, value in wanted["conf"].items():
@@ -224,7 +225,7 @@ def main(asked: str) -> None:
         try:
             function = getattr(importlib.import_module(module), name)
             answer = {"result": function(spark, *args, **kwargs)}
-        except Exception:  # noqa: BLE001 - whatever it is, the test is told
+        except Exception:  # noqa: BLE001 - every error is reported to the test
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""Replays and metrics in a program on Spark (`spark_program`), and an archive for them."""
+"""Replay and metrics jobs in a `spark_program`, and an archive for them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from typing import Any, TypeAlias
 from pyspark.sql import SparkSession
 
 from gateway.errors import GatewayError, SettingsError, StartError
-from gateway.pipeline.archive import PARTITIONS, with_partitions
-from gateway.pipeline.metrics_job import body_of, in_windows, start_metrics
-from gateway.pipeline.replay import replay_in
-from gateway.pipeline.replay_report import ReplayReport, Tasks
-from gateway.pipeline.replay_rows import Count
-from gateway.pipeline.storage import Storage, clear_draft, spare_processes
-from gateway.settings_replay import MetricsSettings, ReplaySettings
-from gateway.settings_sources import load
+from gateway.pipeline.jobs.archive import archive_writer, with_partitions
+from gateway.pipeline.jobs.committer import PARTITIONS
+from gateway.pipeline.jobs.console import ReplayReport, TaskCount
+from gateway.pipeline.jobs.metrics import count_windows, encode_window, start_metrics_query
+from gateway.pipeline.jobs.monitoring import management
+from gateway.pipeline.jobs.replay import ReplayPrompt, replay_in
+from gateway.pipeline.jobs.replay_plan import ReplayCount
+from gateway.pipeline.jobs.storage import (
+    Storage,
+    avoid_checkpoint_processes,
+    remove_partial_offsets,
+)
+from gateway.settings.loader import load
+from gateway.settings.pipeline import MetricsSettings, ReplaySettings
 from tests.support.nsqd import RealNsqd
-from tests.support.spark_classes import java_options
+from tests.support.spark_cds import java_options
 from tests.support.spark_job import SparkJob
 from tests.support.spark_program import program_environment
 from tests.support.v2_peer import ERROR, MESSAGE, RESPONSE, identify
@@ -34,9 +40,9 @@ Json: TypeAlias = dict[str, Any]
 
 BEGIN = datetime(2026, 11, 1, 10, 0, tzinfo=UTC)
 STEP_S = 10
-"""From one message of the archive to the next."""
+"""Time between two messages of the archive."""
 
-_PROGRAM = "from gateway.cli import main; main()"
+_PROGRAM = "from gateway.cli.main import main; main()"
 _WAIT_S = 120.0
 _SCHEMA = (
     "topic string, nsqd string, id string, ts timestamp, attempts int, received timestamp, "
@@ -44,29 +50,30 @@ _SCHEMA = (
 )
 
 
-class Witness:
-    """An `Audience` that remembers."""
+class RecordingPrompt(ReplayPrompt):
+    """A `ReplayPrompt` that records its calls."""
 
     def __init__(self, *, agrees: bool, meanwhile: Callable[[], None] = lambda: None) -> None:
+        super().__init__(is_confirmed=agrees)
         self.agrees = agrees
         self.meanwhile = meanwhile
         self.seen: Json = {"tallies": [], "before": 0, "reasons": [], "said": ""}
         self._out = StringIO()
         self.made: ReplayReport | None = None
 
-    def counted(self, count: Count) -> None:
-        """Remember it."""
-        self.seen |= {"tallies": [list(tally) for tally in count.tallies]}
+    def show_count(self, count: ReplayCount) -> None:
+        """Record the count."""
+        self.seen |= {"tallies": [list(plan) for plan in count.topics]}
         self.seen |= {"before": count.done_rows}
 
-    def agree(self, reasons: Sequence[str]) -> None:
-        """Remember them; raise where nobody agrees."""
+    def confirm(self, reasons: Sequence[str]) -> None:
+        """Record the arguments; raise if the test does not agree."""
         self.seen["reasons"] = list(reasons)
         if not self.agrees:
             raise SettingsError("--yes", "no", allowed="yes")
 
-    def report(self, count: Count, tasks: Callable[[], Tasks | None]) -> ReplayReport:
-        """Return one that nobody reads; a moment later the replay begins."""
+    def report(self, count: ReplayCount, tasks: Callable[[], TaskCount | None]) -> ReplayReport:
+        """Return a new report that is not read; the replay begins shortly afterwards."""
         self.meanwhile()
         self.made = ReplayReport(
             self._out, total_rows=count.rows, done_rows=count.done_rows, tasks=tasks
@@ -76,22 +83,16 @@ class Witness:
 
 def write_archive(spark: SparkSession, folder: str, count: int) -> None:
     """
-    Write an archive as the job does, through a stream: *count* messages of two topics.
+    Write an archive through a stream, like the job: *count* messages of two topics.
 
-    Message n has the body ``n``, is of `orders` where n is even, else of `refunds`, and was taken
-    STEP_S after the one before it; the first ten messages are there twice.
+    Message n has the body ``n`` and a timestamp STEP_S after the previous one. Even messages are in
+    the topic `orders`, odd ones in `refunds`. The first ten messages are stored twice.
     """
     rows = [_row(number) for number in [*range(count), *range(min(10, count))]]
     spark.createDataFrame(rows, _SCHEMA).coalesce(2).write.parquet(f"{folder}.raw")
-    query = (
-        with_partitions(spark.readStream.schema(_SCHEMA).parquet(f"{folder}.raw"))
-        .writeStream.format("parquet")
-        .partitionBy(*PARTITIONS)
-        .option("checkpointLocation", f"{folder}.checkpoint")
-        .trigger(availableNow=True)
-        .start(folder)
-    )
-    query.awaitTermination()
+    stream = spark.readStream.schema(_SCHEMA).parquet(f"{folder}.raw")
+    writer = archive_writer(stream, folder, f"{folder}.checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def _row(number: int) -> tuple[Any, ...]:
@@ -101,7 +102,7 @@ def _row(number: int) -> tuple[Any, ...]:
 
 
 def add_topic(spark: SparkSession, folder: str, topic: str, count: int) -> None:
-    """Add *count* messages of *topic* to the files at *folder*, as `compact` does."""
+    """Add *count* messages of *topic* to the files at *folder*, like `compact`."""
     rows = [(topic, *_row(number)[1:]) for number in range(count)]
     frame = with_partitions(spark.createDataFrame(rows, _SCHEMA)).coalesce(1)
     frame.write.mode("append").partitionBy(*PARTITIONS).parquet(folder)
@@ -116,16 +117,17 @@ def replay(
     newcomer: str = "",
 ) -> Json:
     """
-    Replay, and return what whoever looked on has seen; `refused` is why it did not begin.
+    Replay, and return the prompt's record; `refused` is the reason if it did not start.
 
-    Messages of the topic *newcomer* come between the count and the start.
+    Messages of the topic *newcomer* are archived between the count and the start.
     """
-    witness = Witness(agrees=agrees)
+    witness = RecordingPrompt(agrees=agrees)
     if newcomer:
         witness.meanwhile = lambda: add_topic(spark, flags["input"], newcomer, 3)
     try:
         settings = load(ReplaySettings, flags).settings
-        ending = replay_in(spark, settings, witness, is_dry_run=is_dry_run)
+        with management(settings.management_listen) as port:
+            ending = replay_in(spark, settings, witness, port, is_dry_run=is_dry_run)
     except SettingsError as error:
         return witness.seen | {"refused": str(error), "rows": 0}
     except GatewayError as error:
@@ -135,12 +137,12 @@ def replay(
 
 
 def begin_metrics(spark: SparkSession, flags: Flags) -> None:
-    """Start the metrics; `SparkHouse.tidy` stops them."""
-    start_metrics(spark, load(MetricsSettings, flags).settings)
+    """Start the metrics job; `SharedSpark.tidy` stops it."""
+    start_metrics_query(spark, load(MetricsSettings, flags).settings)
 
 
 def count_in_windows(spark: SparkSession, flags: Flags, rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the messages that the metrics make of *rows*: topic, ts and received in us, more."""
+    """Return the metrics messages for *rows*: topic, ts and received in us, more."""
     frame = spark.createDataFrame(
         [tuple(row) for row in rows],
         "topic string, ts_us bigint, received_us bigint, attempts int, body string",
@@ -151,8 +153,10 @@ def count_in_windows(spark: SparkSession, flags: Flags, rows: Sequence[Sequence[
         "attempts",
         "cast(body as binary) body",
     )
-    windows = in_windows(frame, load(MetricsSettings, flags).settings)
-    return [body_of(row.asDict()).decode() for row in windows.sort("start_us", "topic").collect()]
+    windows = count_windows(frame, load(MetricsSettings, flags).settings)
+    return [
+        encode_window(row.asDict()).decode() for row in windows.sort("start_us", "topic").collect()
+    ]
 
 
 def use_storage(spark: SparkSession, path: str) -> list[str | bool | None]:
@@ -163,28 +167,28 @@ def use_storage(spark: SparkSession, path: str) -> list[str | bool | None]:
     folder.write("rows", "12")
     folder.write("rows", "13")
     there = folder.exists("note"), ",".join(folder.names(""))
-    return [before, folder.read("note"), folder.read("rows"), *there, folder.whole_path]
+    return [before, folder.read("note"), folder.read("rows"), *there, folder.qualified_path]
 
 
 def clear_draft_of(spark: SparkSession, checkpoint: str) -> None:
-    """Do what is done before a query begins; runs in the program."""
-    clear_draft(Storage(spark, checkpoint))
+    """Run the preparation before a query starts; runs in the program."""
+    remove_partial_offsets(Storage(spark, checkpoint))
 
 
 def file_manager_of(spark: SparkSession, checkpoint: str, chosen: str | None = None) -> str | None:
-    """Return what writes the checkpoint of a job, where *chosen* was there; runs in the program."""
+    """Return the class that writes a job's checkpoint, with *chosen* set; runs in the program."""
     name = "spark.sql.streaming.checkpointFileManagerClass"
     if chosen is not None:
         spark.conf.set(name, chosen)
     try:
-        spare_processes(spark, Storage(spark, checkpoint))
+        avoid_checkpoint_processes(spark, Storage(spark, checkpoint))
         return spark.conf.get(name, None)
     finally:
         spark.conf.unset(name)
 
 
 def misuse_storage(spark: SparkSession, path: str) -> str:
-    """Return what is said of the folder *path*; runs in the program."""
+    """Return the errors for the folder *path*; runs in the program."""
     try:
         Storage(spark, path).write("note", "x")
     except StartError as error:
@@ -197,7 +201,7 @@ def misuse_storage(spark: SparkSession, path: str) -> str:
 
 @asynccontextmanager
 async def job(folder: Path, *arguments: str) -> AsyncIterator[SparkJob]:
-    """Run ``nsq-gateway pipeline`` with *arguments* as a user does; it is gone afterwards."""
+    """Run ``nsq-gateway pipeline`` with *arguments* like a user; stop it at the end."""
     home = folder / "job"
     home.mkdir(parents=True, exist_ok=True)
     log = folder / "job.log"
@@ -221,24 +225,24 @@ async def job(folder: Path, *arguments: str) -> AsyncIterator[SparkJob]:
 
 
 class Consumer:
-    """A consumer of one channel, which finishes what it gets; make one with `consumer`."""
+    """A consumer of one channel that finishes every message; make one with `consumer`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._came: asyncio.Queue[bytes] = asyncio.Queue()
         self.bodies: list[bytes] = []
-        """Those that were taken."""
+        """Bodies of accepted messages."""
 
     async def subscribe(self, topic: str, channel: str) -> None:
-        """Begin; topic and channel are there then."""
+        """Subscribe; this creates topic and channel."""
         body = b'{"output_buffer_timeout": 25}'
         self._writer.write(b"  V2" + identify(body) + f"SUB {topic} {channel}\n".encode())
         assert [(RESPONSE, b"OK"), (RESPONSE, b"OK")] == [await self._frame(), await self._frame()]
         self._writer.write(b"RDY 2500\n")
 
     async def read(self) -> None:
-        """Keep what comes, until the connection ends."""
+        """Record messages until the connection ends."""
         while True:
             kind, data = await self._frame()
             assert kind != ERROR, data

@@ -1,4 +1,4 @@
-"""Streams of a program on Spark that go on when they fail, for tests which make them fail."""
+"""Streams in a Spark program that restart when they fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from gateway.pipeline.archive import PARTITIONS, with_partitions
+from gateway.pipeline.jobs.archive import archive_writer
 
 _LOOK_S = 0.05
 HOLD = "hold"
@@ -31,19 +31,15 @@ def start(
                 threading.Event().wait(_LOOK_S)
             yield batch
 
-    writer = (
-        with_partitions(stream.mapInArrow(hold, stream.schema))
-        .writeStream.format("parquet")
-        .partitionBy(*PARTITIONS)
-        .option("checkpointLocation", f"{folder}/checkpoint")
-    )
+    rows = stream.mapInArrow(hold, stream.schema)
+    writer = archive_writer(rows, f"{folder}/rows", f"{folder}/checkpoint")
     if available_now:
         writer = writer.trigger(availableNow=True)
-    return writer.start(f"{folder}/rows")
+    return writer.start()
 
 
 class _Supervised:
-    """A stream that is started again whenever it fails."""
+    """A stream that restarts whenever it fails."""
 
     def __init__(self, spark: SparkSession, folder: str, options: Mapping[str, str]) -> None:
         self.failures = 0
@@ -63,23 +59,23 @@ class _Supervised:
                     self._query = start(*self._begin)
 
     def end(self) -> None:
-        """Stop it."""
+        """Stop the query."""
         self._ends.set()
         self._query.stop()
         self._thread.join()
 
 
 _running: dict[str, _Supervised] = {}
-"""By folder."""
+"""Running streams, by folder."""
 
 
 def keep_reading(spark: SparkSession, folder: str, options: dict[str, str]) -> None:
-    """Read, again where it fails, until `end_reading`."""
+    """Read, and restart after failures, until `end_reading`."""
     _running[folder] = _Supervised(spark, folder, options)
 
 
 def end_reading(spark: SparkSession, folder: str) -> int:
-    """Stop; return how often it had failed."""
+    """Stop; return the number of failures."""
     del spark
     stream = _running.pop(folder)
     stream.end()
@@ -87,13 +83,13 @@ def end_reading(spark: SparkSession, folder: str) -> int:
 
 
 def read_to_the_end(spark: SparkSession, folder: str, options: dict[str, str]) -> int:
-    """Read what is there, and return how many rows that was."""
+    """Read the available messages; return the number of rows."""
     query = start(spark, folder, options, available_now=True)
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
 def archived(spark: SparkSession, folder: str) -> list[list[Any]]:
-    """Return nsqd, id and body of all rows, as Spark's own list of files has them."""
+    """Return nsqd, id and body of all rows, as a reader that lists folders sees them."""
     rows = spark.read.parquet(f"{folder}/rows").selectExpr("nsqd", "id", "cast(body as string)")
     return [list(row) for row in rows.collect()]

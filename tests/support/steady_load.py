@@ -1,4 +1,4 @@
-"""Clients that go on whatever happens to gateways: publishers, and consumers that come back."""
+"""Clients that survive restarts of gateways: publishers, and consumers that reconnect."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.subscriber_client import sub_url
 
 _FIRST_WAIT_S = 0.5
-"""A client waits up to so long before it comes back, beside what it was told."""
+"""Maximum random wait before a reconnect, in addition to the announced one."""
 _PAUSE_S = 0.002
-"""Between two publishes of one client."""
+"""Pause between two publishes of one client."""
 _ANSWER_S = 10.0
 
 
 class Publisher:
-    """Publishes one message after the other on a connection that stays, until it is told to end."""
+    """Publish one message after another on a persistent connection, until stopped."""
 
     def __init__(self, url: str, topic: str, name: str) -> None:
         self.url = url
         self._topic = topic
         self._name = name
         self.published: set[str] = set()
-        """Bodies that were answered OK."""
+        """Bodies with the response 200."""
         self.failures: list[str] = []
-        """What else became of a request."""
+        """Other results of requests."""
         self.closes = 0
-        """Answers that said that they are the last one on their connection."""
+        """Number of responses with `Connection: close`."""
 
     async def run(self, end: asyncio.Event) -> None:
         """Publish until *end* is set."""
@@ -57,10 +57,10 @@ class Publisher:
 
 @dataclass
 class Goodbye:
-    """How one socket ended."""
+    """The end of a socket."""
 
     reason: str | None
-    """Of the CLOSE_WAIT before it; None where there was none."""
+    """Reason in the preceding CLOSE_WAIT; None without one."""
     code: int
     at_s: float
     told_at_s: float
@@ -69,9 +69,9 @@ class Goodbye:
 @dataclass
 class Consumer:
     """
-    Finishes what it gets, and comes back when its socket ends, as the browser's module does.
+    Finish every message, and reconnect like nsq.js.
 
-    After `reconnect_after_ms` and a bit at random; *hastes* shortens what it was told.
+    The wait is `reconnect_after_ms` times *hastes*, plus a random time.
     """
 
     url: str
@@ -85,7 +85,7 @@ class Consumer:
     is_connected: bool = False
 
     async def run(self, end: asyncio.Event, *, comes_back: bool = True) -> None:
-        """Consume until *end* is set; without *comes_back* until the first socket has ended."""
+        """Consume until *end* is set, or without *comes_back* until the first socket ends."""
         while not end.is_set():
             wait_s = self.chance.uniform(0, _FIRST_WAIT_S)
             try:
@@ -107,7 +107,7 @@ class Consumer:
         )
 
     async def _consume(self, connection: ClientConnection, end: asyncio.Event) -> float:
-        """Consume until the socket ends, or *end*; return how long the gateway said to wait."""
+        """Consume until the socket or *end*; return the announced wait in seconds."""
         loop = asyncio.get_running_loop()
         goodbye = Goodbye(None, 0, 0.0, 0.0)
         wait_ms = 0
@@ -144,7 +144,7 @@ async def _close_at(end: asyncio.Event, connection: ClientConnection) -> None:
 
 
 async def _is_set(event: asyncio.Event, within_s: float) -> bool:
-    """Return whether *event* is set by then."""
+    """Return whether *event* is set within the time."""
     try:
         async with asyncio.timeout(within_s):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Everything that an nsqd has stored, read to the end over TCP by a client of a few lines."""
+"""Read everything that an nsqd has stored, over TCP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WINDOW = 2_500
 
 async def stored_messages(*nsqds: RealNsqd) -> Counter[bytes]:
     """
-    Return how often each body is stored, over all topics of *nsqds*, which take nothing any more.
+    Return how often each body is stored, in all topics of *nsqds*, which must be idle.
 
-    For topics that never had a channel, with ``--mem-queue-size=0``: only then they are read in
-    order, so that a message that is put behind them comes last. What nsqd counts itself is too low
-    after a SIGKILL (go-diskqueue, retrieveMetaData).
+    This requires topics that never had a channel, and ``--mem-queue-size=0``: only then nsqd reads
+    in order, so that a final marker message arrives last. nsqd's own counts are too low after a
+    SIGKILL (go-diskqueue, retrieveMetaData).
     """
     readings = [_read(nsqd, topic) for nsqd in nsqds for topic in await _topics(nsqd)]
     total: Counter[bytes] = Counter()
@@ -39,7 +39,7 @@ async def _topics(nsqd: RealNsqd) -> list[str]:
 
 
 async def _read(nsqd: RealNsqd, topic: str) -> list[bytes]:
-    """Return the bodies of *topic*, each as often as it is there."""
+    """Return the bodies of *topic*, each as often as it is stored."""
     last = await exchange(nsqd.http_address, "POST", f"/pub?topic={quote(topic)}", _LAST)
     assert last.status == 200
     bodies: list[bytes] = []

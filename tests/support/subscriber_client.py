@@ -1,4 +1,4 @@
-"""A client of `nsq.json.v1`: what a browser does, with a limit on every wait."""
+"""A client of `nsq.json.v1` like a browser's, with a limit on every wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from websockets.typing import Subprotocol
 
 Json: TypeAlias = dict[str, Any]
 
-WAIT_S = 15.0
-"""Longer than anything here takes, nsqd's look at new channels every 5 s included."""
+WAIT_S = 60.0
+"""Timeout of waits; longer than nsqd's scan for new channels, every 5 s."""
 
 
 class SubscriberClient:
-    """One open socket; frames are taken apart into objects, which come one at a time."""
+    """One open socket; frames are split into objects, received one at a time."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -32,7 +32,7 @@ class SubscriberClient:
         await self.connection.send("\n".join(json.dumps(command) for command in commands))
 
     async def send_text(self, text: str) -> None:
-        """Send *text* as one frame, whatever it holds."""
+        """Send *text* as one frame."""
         await self.connection.send(text)
 
     async def receive(self, *, within_s: float = WAIT_S) -> Json:
@@ -65,7 +65,7 @@ class SubscriberClient:
         assert "OK" == answer.get("data"), answer
 
     async def next_delivery(self) -> Json:
-        """Return what comes next, by asking for an answer behind it: a delivery, or that answer."""
+        """Send a NOP; return the next frame, a delivery or the response to the NOP."""
         return await self.ask({"cmd": "NOP", "ref": "nothing came"})
 
     async def receive_until(self, ref: object) -> list[Json]:
@@ -76,7 +76,7 @@ class SubscriberClient:
         return received
 
     async def stays_silent(self, *, for_s: float) -> None:
-        """Return when nothing has come for so long; fail when something does."""
+        """Wait for that time; fail if a frame arrives."""
         try:
             received = await self.receive(within_s=for_s)
         except TimeoutError:
@@ -84,7 +84,7 @@ class SubscriberClient:
         raise AssertionError(f"{received} came within {for_s} s")
 
     async def closed(self) -> tuple[int, str]:
-        """Return code and reason of the close, past everything that comes before it."""
+        """Read until the close; return its code and reason."""
         try:
             while True:
                 await self.receive()
@@ -96,7 +96,7 @@ class SubscriberClient:
 async def open_socket(
     url: str, *, headers: Json | None = None, subprotocols: Sequence[str] | None = None
 ) -> AsyncIterator[SubscriberClient]:
-    """Open the WebSocket at *url*; raises websockets' InvalidStatus when it is refused."""
+    """Open the WebSocket at *url*; raise websockets' InvalidStatus if it is refused."""
     connection = await connect(
         url,
         additional_headers=headers,
@@ -117,7 +117,7 @@ async def open_socket(
 async def subscribe(
     gateway_url: str, topic: str, channel: str | None = None, **query: str | int
 ) -> AsyncIterator[SubscriberClient]:
-    """Subscribe at the gateway at *gateway_url*, and go on once it has said so."""
+    """Subscribe at *gateway_url*; continue once the gateway has confirmed."""
     async with open_socket(sub_url(gateway_url, topic, channel, **query)) as client:
         answer = await client.receive()
         assert "SUB" == answer.get("cmd"), answer
@@ -133,10 +133,10 @@ def sub_url(
     return f"{gateway_url.replace('http', 'ws', 1)}/sub?{urlencode({**given, **query})}"
 
 
-async def refusal(
+async def refused_upgrade(
     url: str, *, headers: Json | None = None, subprotocols: Sequence[str] | None = None
 ) -> tuple[int, Json]:
-    """Return status and problem body with which the upgrade at *url* is refused."""
+    """Return the status and problem body of the refused upgrade at *url*."""
     try:
         async with open_socket(url, headers=headers, subprotocols=subprotocols):
             raise AssertionError(f"{url} was not refused")

@@ -1,4 +1,4 @@
-"""A terminal that a program writes to: what a person would see, as text to wait for."""
+"""A pseudo-terminal with recorded output."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_WAIT_S = 20.0
+_WAIT_S = 90.0
 
 
 class Terminal:
-    """Give `descriptor` to a program; make one with `terminal`."""
+    """Pass `descriptor` to a program; make one with `terminal`."""
 
     def __init__(self, ours: int, descriptor: int) -> None:
         self.descriptor = descriptor
         self.text = ""
-        """All that was written so far, with what moves the cursor."""
+        """Output so far, including escape sequences."""
         self._ours = ours
         self._changed = asyncio.Event()
         asyncio.get_running_loop().add_reader(ours, self._read)
@@ -28,7 +28,7 @@ class Terminal:
         self._changed.set()
 
     async def shows(self, pattern: str) -> re.Match[str]:
-        """Return the first match of *pattern* in what was written, now or later."""
+        """Wait for *pattern* in the output; return the first match."""
         async with asyncio.timeout(_WAIT_S):
             while not (found := re.search(pattern, self.text)):
                 self._changed.clear()
@@ -38,7 +38,7 @@ class Terminal:
 
 @contextmanager
 def terminal() -> Iterator[Terminal]:
-    """Open a terminal of no known width."""
+    """Open a terminal of unknown width."""
     ours, theirs = pty.openpty()
     try:
         yield Terminal(ours, theirs)

@@ -1,9 +1,9 @@
 """
-Toxiproxy between a client and a broker: a network that is slow, narrow, silent or cut.
+Toxiproxy between a client and a broker, which simulates network faults.
 
-What a proxy does to the connections through it is said by toxics, over HTTP. A toxic holds for
-open connections and for later ones; *upstream* is what the client says, *downstream* what it
-hears. Source: Toxiproxy's README, sections Toxics and HTTP API.
+Toxics, set over HTTP, apply to all connections of a proxy, open and later ones. *upstream*
+is data from the client, *downstream* data to the client.
+Source: Toxiproxy's README, sections Toxics and HTTP API.
 """
 
 from __future__ import annotations
@@ -17,61 +17,61 @@ from typing import Literal, TypeAlias
 
 import httpx
 
-from tests.support.mortal_broker import free_port
+from tests.support.killable_broker import free_port
 from tests.support.nsqd import running
 
 _BUILT_BY_MAKE = Path(__file__).parents[2] / "tools" / "bin"
 _ANSWER_TIMEOUT_S = 60.0
-_HEAL_TIMEOUT_S = 15.0
-_START_TIMEOUT_S = 20.0
+_HEAL_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 90.0
 
 Stream: TypeAlias = Literal["upstream", "downstream"]
 
 
 class FaultyNetwork:
-    """One way to an address; make one with `Toxiproxy.in_front_of`."""
+    """A proxy in front of an address; create one with `Toxiproxy.in_front_of`."""
 
     def __init__(self, http: httpx.AsyncClient, proxy: Mapping[str, str]) -> None:
         self.address = proxy["listen"]
-        """Where clients connect to."""
+        """The address for clients."""
         self._http = http
         self._proxy = proxy
         self._path = f"/proxies/{proxy['name']}"
         self._toxics: set[str] = set()
 
     async def delay(self, latency_ms: int, *, stream: Stream = "downstream") -> None:
-        """Bring everything *latency_ms* later."""
+        """Delay all data by *latency_ms*."""
         await self._add("latency", stream, latency=latency_ms)
 
     async def narrow(self, rate_kb_s: int, *, stream: Stream = "downstream") -> None:
-        """Let at most *rate_kb_s* thousand bytes through in a second."""
+        """Limit the bandwidth to *rate_kb_s* kB/s."""
         await self._add("bandwidth", stream, rate=rate_kb_s)
 
     async def fall_silent(self) -> None:
-        """Let nothing through any more, and close nothing: a half-open connection."""
+        """Drop all data and closes, as with a half-open connection."""
         await self._add("timeout", "upstream", timeout=0)
         await self._add("timeout", "downstream", timeout=0)
 
     async def cut_after(self, size_bytes: int, *, stream: Stream = "downstream") -> None:
         """
-        Close a connection when *size_bytes* more have come through in this direction.
+        Close each connection after *size_bytes* more in this direction.
 
-        Said once more it is a new number for later connections.
+        Another call changes the number for later connections.
         """
         await self._add("limit_data", stream, bytes=size_bytes)
 
     async def end_by_reset(self) -> None:
-        """From here on end later connections by RST in place of FIN."""
-        # Toxiproxy sets SO_LINGER 0 on every connection below this toxic, at its start; with a
-        # toxicity of 0 the toxic itself does nothing, and the cut may be left to another one.
+        """Close later connections by RST instead of FIN."""
+        # Toxiproxy sets SO_LINGER 0 on every new connection with this toxic. A toxicity of 0
+        # disables the toxic itself, so that another toxic can close the connection.
         await self._add("reset_peer", "upstream", toxicity=0.0, timeout=0)
 
     async def heal(self) -> None:
         """
-        Take all toxics away; connections that had fallen silent are closed.
+        Remove all toxics; silent connections are closed.
 
-        Toxiproxy 2.11 may wait for ever in this: it holds the lock that a closing connection needs,
-        and waits for that connection. Such a proxy is made anew, which closes its connections.
+        Toxiproxy 2.11 may deadlock here: it holds the lock that a closing connection needs, and
+        waits for that connection. The proxy is then recreated, which closes its connections.
         """
         try:
             async with asyncio.timeout(_HEAL_TIMEOUT_S):
@@ -83,11 +83,11 @@ class FaultyNetwork:
         self._toxics.clear()
 
     async def go_down(self) -> None:
-        """Close what is open and refuse what comes."""
+        """Close open connections and refuse new ones."""
         await self._ask("PATCH", "", json={"enabled": False})
 
     async def come_back(self) -> None:
-        """Listen again, on the same port."""
+        """Listen on the same port again."""
         await self._ask("PATCH", "", json={"enabled": True})
 
     async def _add(
@@ -104,14 +104,14 @@ class FaultyNetwork:
 
 
 class Toxiproxy:
-    """A running toxiproxy; make one with `toxiproxy`."""
+    """A running toxiproxy; create one with `toxiproxy`."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self._count = 0
 
     async def in_front_of(self, address: str) -> FaultyNetwork:
-        """Return a new way to *address* (host:port), without faults so far."""
+        """Return a new proxy to *address* (host:port), without faults."""
         self._count += 1
         name = f"way-{self._count}"
         proxy = {"name": name, "listen": "127.0.0.1:0", "upstream": address}
@@ -120,7 +120,7 @@ class Toxiproxy:
 
 
 def toxiproxy_binary() -> Path | None:
-    """Return where toxiproxy is, or None when nobody built it."""
+    """Return the path of toxiproxy, or None if it is not built."""
     found = shutil.which("toxiproxy-server", path=_BUILT_BY_MAKE)
     return Path(found) if found else None
 
@@ -128,25 +128,25 @@ def toxiproxy_binary() -> Path | None:
 @asynccontextmanager
 async def toxiproxy() -> AsyncIterator[Toxiproxy]:
     """
-    Run a toxiproxy without any proxy, and end it with all of its proxies afterwards.
+    Run a toxiproxy without proxies; stop it with all of its proxies at the end.
 
     Raises:
-        RuntimeError: Nobody built it.
-        TimeoutError: It did not listen in time.
+        RuntimeError: The binary is missing.
+        TimeoutError: Toxiproxy did not listen in time.
     """
     port = str(free_port())
     arguments = ("-host", "127.0.0.1", "-port", port)
     async with (
         running(toxiproxy_binary(), "toxiproxy", *arguments) as (_, log),
-        # Connections that stay: a test counts what is open before and after.
+        # Keep connections open: a test compares the number of open files before and after.
         httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
             limits=httpx.Limits(keepalive_expiry=None),
-            # Before a toxic is gone, what it holds back goes through.
+            # Toxiproxy removes a toxic only after sending the data that it holds back.
             timeout=_ANSWER_TIMEOUT_S,
         ) as http,
     ):
-        # It says so a moment before it listens, and nothing when it does.
+        # Toxiproxy logs this shortly before it listens, and nothing once it does.
         await log.match("Starting Toxiproxy HTTP server")
         async with asyncio.timeout(_START_TIMEOUT_S):
             while not await _answers(http):

@@ -1,4 +1,4 @@
-"""A V2 client that says exactly what a test asks for and shows every frame that comes back."""
+"""A V2 client that sends exactly what a test asks for and returns every frame."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Frame = tuple[int, bytes]
 
 
 def body_and_attempts(frame: Frame) -> tuple[bytes, int]:
-    """Return what a message frame holds."""
+    """Return the body and the attempts of a message frame."""
     kind, data = frame
     assert kind == MESSAGE
     return data[26:], int.from_bytes(data[8:10], "big")
 
 
 class V2Peer:
-    """One connection, behind its magic."""
+    """One connection, after its magic."""
 
     def __init__(self, raw: RawSocket) -> None:
         self.raw = raw
         self.message_ids: list[bytes] = []
-        """Ids of the messages that came, each once, in order."""
+        """Ids of received messages, without duplicates, in order."""
 
     async def send(self, data: bytes) -> None:
-        """Write *data* as it stands; ``<id-0>`` is the id of the first message, and so on."""
+        """Write *data*; in it, ``<id-0>`` is the id of the first message, and so on."""
         for number, message_id in enumerate(self.message_ids):
             data = data.replace(b"<id-%d>" % number, message_id)
         await self.raw.send(data)
@@ -50,7 +50,7 @@ class V2Peer:
         return [await self.frame() for _ in range(count)]
 
     async def frames_to_end(self) -> list[Frame]:
-        """Return every frame that comes before the peer closes."""
+        """Read frames until the peer closes; return them all."""
         frames = []
         try:
             while True:
@@ -74,21 +74,21 @@ async def v2_peer(address: str, *, magic: bytes = b"  V2") -> AsyncIterator[V2Pe
 
 def publish(topic: bytes, body: bytes) -> bytes:
     """Return a PUB."""
-    return b"PUB %b\n" % topic + sized(body)
+    return b"PUB %b\n" % topic + length_prefixed(body)
 
 
 def multi_publish(topic: bytes, *bodies: bytes) -> bytes:
     """Return an MPUB."""
-    return b"MPUB %b\n" % topic + sized(
-        struct.pack(">I", len(bodies)) + b"".join(map(sized, bodies))
+    return b"MPUB %b\n" % topic + length_prefixed(
+        struct.pack(">I", len(bodies)) + b"".join(map(length_prefixed, bodies))
     )
 
 
 def identify(body: bytes) -> bytes:
     """Return an IDENTIFY."""
-    return b"IDENTIFY\n" + sized(body)
+    return b"IDENTIFY\n" + length_prefixed(body)
 
 
-def sized(data: bytes) -> bytes:
-    """Return *data* behind its size."""
+def length_prefixed(data: bytes) -> bytes:
+    """Return *data* after its size."""
     return struct.pack(">I", len(data)) + data

@@ -1,4 +1,4 @@
-"""A way to a broker that changes nothing and keeps every byte, for what is on the wire."""
+"""A proxy in front of a broker that forwards and records every byte."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 
 
 class Wiretap:
-    """What went over all connections so far; make one with `wiretap`."""
+    """The bytes of all connections so far; make one with `wiretap`."""
 
     def __init__(self, upstream: str) -> None:
         self.address = ""
-        """Where clients connect to."""
+        """The address for clients."""
         self.said = bytearray()
-        """What clients wrote."""
+        """Bytes from clients."""
         self.heard = bytearray()
-        """What the broker wrote."""
+        """Bytes from the broker."""
         self._upstream = upstream
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection to its end."""
+        """Forward one connection until it ends."""
         host, _, port = self._upstream.rpartition(":")
         upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
         async with asyncio.TaskGroup() as group:
@@ -44,7 +44,7 @@ async def _carry(
 
 @asynccontextmanager
 async def wiretap(upstream: str) -> AsyncIterator[Wiretap]:
-    """Listen in front of *upstream* (host:port) until the block ends and all have hung up."""
+    """Listen in front of *upstream* (host:port) until the block ends and all connections closed."""
     tap = Wiretap(upstream)
     calls: set[asyncio.Task[None]] = set()
 

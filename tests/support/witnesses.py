@@ -1,9 +1,9 @@
 """
-Outside programs that bear witness for the gateway: what is missing, and what that means.
+External programs that tests need ("witnesses"), and what happens if one is missing.
 
 A test names its witness with a marker of the same name (``@pytest.mark.nsqd``). Without the
-witness the test is skipped and the last lines of the run say so; with ``CI=true`` it fails.
-A further witness is a further row of WITNESSES, and its marker in pyproject.toml.
+witness, the test is skipped, which the summary of the run reports; with ``CI=true`` it fails.
+To add a witness, add it to WITNESSES, and its marker to pyproject.toml.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.support import (
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """A program that some tests need, named as their marker is."""
+    """An external program that some tests need; its marker has the same name."""
 
     name: str
     find: Callable[[], Path | None]
-    """Where the program is, or None."""
+    """The path of the program, or None."""
     remedy: str
-    """What to do when it is missing."""
+    """Instruction if the witness is missing."""
 
     @property
     def complaint(self) -> str:
-        """The sentence that a skipped or failed test gives as its reason."""
+        """Reason of a skipped or failed test."""
         return f"witness {self.name} is missing: {self.remedy}"
 
 
@@ -74,12 +74,14 @@ WITNESSES = (
 
 
 def in_ci() -> bool:
-    """Whether a missing witness is a failure: CI is ``true`` in the environment."""
+    """Return whether a missing witness is a failure: CI is ``true`` in the environment."""
     return os.environ.get("CI") == "true"
 
 
-def require(markers: Iterable[str], *, ci: bool, witnesses: Iterable[Witness] = WITNESSES) -> None:
-    """Skip the running test, or fail it when *ci*, if a witness among its *markers* is missing."""
+def require_witnesses(
+    markers: Iterable[str], *, ci: bool, witnesses: Iterable[Witness] = WITNESSES
+) -> None:
+    """Skip the running test, or fail it if *ci*, if a witness in its *markers* is missing."""
     names = set(markers)
     for witness in witnesses:
         if witness.name not in names or witness.find() is not None:

@@ -1,4 +1,4 @@
-"""Log lines: where they go, and their form."""
+"""Log lines: destination and format."""
 
 import json
 import logging
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.telemetry import configure_logging, get_logger
-from tests.support.logging_kept import logging_kept
+from tests.support.logging_state import restored_logging
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Give the process its logging back."""
-    with logging_kept():
+    """Restore logging after the test."""
+    with restored_logging():
         yield
 
 
 def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_logging() -> None:
-    """A program that uses the client by itself sees nothing of it on its standard output."""
+    """A program that only uses the client gets no lines on standard output."""
     program = (
         "import logging; logging.basicConfig(format='%(levelname)s %(name)s %(message)s');"
         "from gateway.telemetry import get_logger;"
@@ -36,7 +36,7 @@ def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_loggi
 
 
 def test_a_line_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    """Event phrase, level, time, and the fields as they were given."""
+    """It has event, level, timestamp, and the fields unchanged."""
     configure_logging("json", "info")
 
     get_logger().info("subscriber connected", topic="t", n=1)
@@ -50,7 +50,7 @@ def test_a_line_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixture
 def test_the_standard_librarys_logging_goes_the_same_way(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """uvicorn logs that way."""
+    """uvicorn uses the standard library's logging."""
     configure_logging("json", "warning")
 
     logging.getLogger("uvicorn.error").warning("it happened")
@@ -61,8 +61,19 @@ def test_the_standard_librarys_logging_goes_the_same_way(
     ]
 
 
+def test_who_speaks_no_http_at_the_management_port_is_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A port scan would write a line for each connection, without its address."""
+    configure_logging("json", "warning")
+
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+
+    assert "" == capsys.readouterr().err
+
+
 def test_the_console_form_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    """No JSON on a terminal."""
+    """On a terminal the lines are not JSON."""
     configure_logging("console", "info")
 
     get_logger().info("hello", topic="t")
@@ -73,7 +84,7 @@ def test_the_console_form_is_for_people(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_is_below_the_level_is_not_even_put_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A line that nobody wants costs no more than a call: its values are not looked at."""
+    """Below the level, values are not formatted."""
     configure_logging("json", "info")
 
     class Costly:
@@ -83,3 +94,35 @@ def test_what_is_below_the_level_is_not_even_put_together(
     get_logger().debug("unseen", value=Costly())
 
     assert "" == capsys.readouterr().err
+
+
+def test_what_python_writes_by_itself_is_a_log_line_too() -> None:
+    """Warnings and uncaught exceptions of threads, destructors and the main program."""
+    program = """
+import threading, warnings
+from gateway.telemetry import configure_logging, log_uncaught
+
+class Fails:
+    def __del__(self):
+        raise ValueError("in a destructor")
+
+configure_logging("json", "info")
+log_uncaught()
+warnings.warn("mind this")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+Fails()
+raise KeyError("in the program")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+
+    lines = [json.loads(line) for line in run.stderr.splitlines()]
+    assert (1, "", 4) == (run.returncode, run.stdout, len(lines))
+    assert "mind this" in lines[0]["event"]
+    errors = ("ZeroDivisionError", "in a destructor", "in the program")
+    for line, error in zip(lines[1:], errors, strict=True):
+        assert "uncaught exception" == line["event"]
+        assert error in line["exception"]

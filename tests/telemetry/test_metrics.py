@@ -1,4 +1,4 @@
-"""What is counted, and how it is shown."""
+"""Counters, gauges and histograms, and their text format."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from gateway import telemetry
-from gateway.telemetry import OTHER, REGISTRY, Distribution, FirstNames, Histogram, Level, Tally
+from gateway.telemetry import (
+    OTHER,
+    REGISTRY,
+    FastCounter,
+    FastGauge,
+    Histogram,
+    HistogramChild,
+    LabelLimiter,
+)
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def lines_of(*metrics: Tally | Histogram) -> list[str]:
-    """Return what is shown of *metrics*."""
+def lines_of(*metrics: FastCounter | Histogram) -> list[str]:
+    """Return the lines of the text format of *metrics*."""
     registry = CollectorRegistry()
     for metric in metrics:
         registry.register(metric)
@@ -21,10 +29,10 @@ def lines_of(*metrics: Tally | Histogram) -> list[str]:
 
 
 def test_metrics_have_our_prefix_and_are_shown() -> None:
-    """What is made here is registered here."""
+    """The functions that create metrics register them."""
     telemetry.counter("tests_total", "Tests.", ["kind"]).labels("a").inc()
     telemetry.gauge("tests_open", "Tests that are open.").set(2)
-    telemetry.level("tests_waiting", "Tests that wait.").counts[()] += 3
+    telemetry.fast_gauge("tests_waiting", "Tests that wait.").counts[()] += 3
     telemetry.histogram("test_seconds", "Time of a test.", buckets=(1.0,)).observe(0.5)
 
     shown = generate_latest(REGISTRY).decode().splitlines()
@@ -38,13 +46,13 @@ def test_metrics_have_our_prefix_and_are_shown() -> None:
 
 
 def test_what_has_not_happened_is_shown_as_0() -> None:
-    """A rate over something that appears with its first event misses that event."""
-    assert "eaten_total 0.0" in lines_of(Tally("eaten_total", "Eaten.", ()))
+    """rate() misses the first event of a series that begins with it."""
+    assert "eaten_total 0.0" in lines_of(FastCounter("eaten_total", "Eaten.", ()))
 
 
 def test_a_level_goes_up_and_down() -> None:
-    """It is a gauge."""
-    level = Level("open", "Open.", ("role",))
+    """Its type is gauge."""
+    level = FastGauge("open", "Open.", ("role",))
     level.counts["a",] += 2
     level.counts["a",] -= 1
 
@@ -53,8 +61,8 @@ def test_a_level_goes_up_and_down() -> None:
 
 @pytest.mark.parametrize("value,place", [(0.5, 0), (1.0, 0), (1.5, 1), (2.0, 1), (2.5, 2)])
 def test_a_bound_belongs_to_its_bucket(value: float, place: int) -> None:
-    """As Prometheus has it: less or equal."""
-    distribution = Distribution((1.0, 2.0))
+    """Upper bounds are inclusive, as in Prometheus."""
+    distribution = HistogramChild((1.0, 2.0))
 
     distribution.observe(value)
 
@@ -67,17 +75,17 @@ def test_a_bound_belongs_to_its_bucket(value: float, place: int) -> None:
 def test_many_count_at_once_where_they_are_in_one_bucket(
     least: float, most: float, counts: list[int]
 ) -> None:
-    """Else nothing is counted, and who asks is told."""
-    distribution = Distribution((1.0, 2.0))
+    """Otherwise nothing is counted, and the result is False."""
+    distribution = HistogramChild((1.0, 2.0))
 
-    is_counted = distribution.observe_alike(least, most, count=3, total=2.5)
+    is_counted = distribution.observe_many(least, most, count=3, total=2.5)
 
     assert (any(counts), counts) == (is_counted, distribution.counts)
     assert (2.5 if any(counts) else 0.0) == distribution.total
 
 
 def test_a_histogram_is_shown_with_sums_over_its_buckets() -> None:
-    """Each bucket has what is in those before it."""
+    """Buckets are cumulative in the text format."""
     histogram = Histogram("size", "Sizes.", ("route",), buckets=(1.0, 2.0))
     for value in (0.5, 1.5, 9.0):
         histogram.labels("/pub").observe(value)
@@ -92,7 +100,7 @@ def test_a_histogram_is_shown_with_sums_over_its_buckets() -> None:
 
 
 def test_an_example_names_its_trace() -> None:
-    """In OpenMetrics, on the bucket that the value is in."""
+    """OpenMetrics shows the exemplar at the bucket of its value."""
     histogram = Histogram("size", "Sizes.", (), buckets=(1.0, 2.0))
     histogram.observe(0.5)
     histogram.observe(1.5, TRACE)
@@ -109,8 +117,8 @@ def test_an_example_names_its_trace() -> None:
 
 
 def test_names_beyond_the_limit_are_one() -> None:
-    """Those that came first stay; what is not proven takes no place."""
-    names = FirstNames(2)
+    """The first names keep their labels; unproven names take no place."""
+    names = LabelLimiter(2)
 
     labels = [
         names.label_of("a"),

@@ -1,4 +1,4 @@
-"""What the system knows of this process."""
+"""Metrics of the process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gateway.telemetry import ProcessMetrics
 
 
 def values() -> dict[str, float]:
-    """Return what is told now, by name."""
+    """Return the current values, by name."""
     registry = CollectorRegistry()
     registry.register(ProcessMetrics())
     return {sample.name: sample.value for metric in registry.collect() for sample in metric.samples}
 
 
 def test_names_are_those_that_every_client_has() -> None:
-    """Dashboards for any program work with them."""
+    """Existing dashboards rely on the standard names."""
     assert {
         "process_cpu_seconds_total",
         "process_max_fds",
@@ -31,7 +31,7 @@ def test_names_are_those_that_every_client_has() -> None:
 
 
 def test_open_files_are_counted() -> None:
-    """As a listing of them would, which opens one itself."""
+    """The count equals a listing, which opens one file more."""
     before = values()["process_open_fds"]
     files = [os.open("/dev/null", os.O_RDONLY) for _ in range(7)]
     after = values()["process_open_fds"]
@@ -42,7 +42,7 @@ def test_open_files_are_counted() -> None:
 
 
 def test_a_process_began_before_now() -> None:
-    """And not long before: tests do not take days."""
+    """The start time is in the past, and less than some days ago."""
     age_s = time.time() - values()["process_start_time_seconds"]
 
     assert 0 < age_s < 86_400

@@ -8,14 +8,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.errors import Forbidden, Full, NoBroker
+from gateway.errors import Forbidden, LimitReached, NoBroker
 from gateway.web import app as app_module
-from gateway.web.access import request_id_of
-from gateway.web.answers import Answer
-from gateway.web.app import WebParts, _PublicApp, create_app
-from gateway.web.faults import problem
+from gateway.web.app import AppContext, _PublicApp, create_app
+from gateway.web.errors import problem_response
 from gateway.web.origins import OriginPolicy
-from gateway.web.websocket_port import Upgrade
+from gateway.web.responses import HttpResponse, request_id_from
+from gateway.web.websocket.protocol import Upgrade
 from tests.support.asgi import Exchange, http_client
 from tests.support.public_http import public_http
 from tests.support.recording_publisher import RecordingPublisher
@@ -30,9 +29,9 @@ def publisher() -> RecordingPublisher:
 
 
 @pytest.fixture
-def parts() -> WebParts:
+def parts() -> AppContext:
     """What is behind publishing, which one foreign page may use."""
-    return WebParts(origins=FRIEND)
+    return AppContext(origins=FRIEND)
 
 
 @pytest_asyncio.fixture
@@ -42,7 +41,7 @@ async def client(publisher: RecordingPublisher) -> AsyncIterator[httpx.AsyncClie
         yield served.http
 
 
-async def test_ping_answers_ok_without_the_header_of_nsq(parts: WebParts) -> None:
+async def test_ping_answers_ok_without_the_header_of_nsq(parts: AppContext) -> None:
     """As nsqd's own."""
     answer = await http_client(create_app(parts)).get("/ping", headers={"X-Request-Id": "r-1"})
 
@@ -71,7 +70,6 @@ async def test_a_publish_is_answered_in_front(
     "method,path,status,token",
     [
         ("GET", "/nothing", 404, "NOT_FOUND"),
-        ("GET", "/", 404, "NOT_FOUND"),
         ("GET", "/config/max_msg_size", 404, "NOT_FOUND"),
         ("GET", "/debug/pprof/", 404, "NOT_FOUND"),
         ("GET", "/livez", 404, "NOT_FOUND"),
@@ -84,7 +82,7 @@ async def test_a_publish_is_answered_in_front(
     ],
 )
 async def test_what_is_not_there_is_a_problem_with_the_word_of_nsqd(
-    method: str, path: str, status: int, token: str, parts: WebParts
+    method: str, path: str, status: int, token: str, parts: AppContext
 ) -> None:
     """FastAPI's own bodies are never seen."""
     answer = await http_client(create_app(parts)).request(method, path)
@@ -108,21 +106,23 @@ async def test_what_is_not_there_is_a_problem_with_the_word_of_nsqd(
         ("DELETE", "/sub", "GET, OPTIONS"),
     ],
 )
-async def test_allow_tells_the_methods(method: str, path: str, allow: str, parts: WebParts) -> None:
+async def test_allow_tells_the_methods(
+    method: str, path: str, allow: str, parts: AppContext
+) -> None:
     """405 and OPTIONS have the same header."""
     answer = await http_client(create_app(parts)).request(method, path)
 
     assert allow == answer.headers["allow"]
 
 
-async def test_a_nearly_right_path_is_redirected(parts: WebParts) -> None:
+async def test_a_nearly_right_path_is_redirected(parts: AppContext) -> None:
     """A slash or a capital letter leads to the path, with the query."""
     answer = await http_client(create_app(parts)).post("/Pub/?topic=t", content=b"a")
 
     assert (307, "/pub?topic=t") == (answer.status_code, answer.headers["location"])
 
 
-async def test_sub_without_an_upgrade_tells_how_to_connect(parts: WebParts) -> None:
+async def test_sub_without_an_upgrade_tells_how_to_connect(parts: AppContext) -> None:
     """The answer names what to upgrade to, and the parameters."""
     answer = await http_client(create_app(parts)).get("/sub?topic=t")
 
@@ -134,11 +134,11 @@ async def test_sub_without_an_upgrade_tells_why_one_would_be_refused() -> None:
     """A browser keeps the answer to an upgrade from its page; who is on the list may read this."""
     asked: list[Upgrade] = []
 
-    def refuse(upgrade: Upgrade) -> Answer:
+    def refuse(upgrade: Upgrade) -> HttpResponse:
         asked.append(upgrade)
-        return problem(Full("no room"), request_id_of(upgrade.headers))
+        return problem_response(LimitReached("no room"), request_id_from(upgrade.headers))
 
-    app = create_app(WebParts(origins=FRIEND, refuse_upgrade=refuse))
+    app = create_app(AppContext(origins=FRIEND, refuse_upgrade=refuse))
     headers = {"Origin": "http://friend", "X-Request-Id": "r-1"}
 
     answer = await http_client(app).get("/sub?topic=t", headers=headers)
@@ -159,10 +159,10 @@ async def test_sub_without_an_upgrade_tells_why_one_would_be_refused() -> None:
 async def test_a_page_that_may_not_subscribe_may_read_that() -> None:
     """Otherwise its script would take it for a gateway that is away, and try for ever."""
 
-    def refuse(upgrade: Upgrade) -> Answer:
-        return problem(Forbidden("not this page"), request_id_of(upgrade.headers))
+    def refuse(upgrade: Upgrade) -> HttpResponse:
+        return problem_response(Forbidden("not this page"), request_id_from(upgrade.headers))
 
-    app = create_app(WebParts(refuse_upgrade=refuse))
+    app = create_app(AppContext(refuse_upgrade=refuse))
 
     answer = await http_client(app).get("/sub?topic=t", headers={"Origin": "http://evil"})
 
@@ -272,14 +272,14 @@ async def test_a_publish_that_is_done_has_no_id_of_ours(client: httpx.AsyncClien
 
 
 async def test_a_failure_behind_fastapi_is_a_problem_too(
-    parts: WebParts, monkeypatch: pytest.MonkeyPatch
+    parts: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exception that nobody expected is 500 without its text."""
 
     def broken(*_: object) -> None:
         raise ValueError("inner")
 
-    monkeypatch.setattr(app_module, "text_answer", broken)
+    monkeypatch.setattr(app_module, "text_response", broken)
 
     answer = await http_client(create_app(parts)).get("/ping")
 
@@ -287,7 +287,7 @@ async def test_a_failure_behind_fastapi_is_a_problem_too(
     assert "inner" not in answer.text
 
 
-async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: WebParts) -> None:
+async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: AppContext) -> None:
     """A route's own checks answer 400 with nsqd's word, not FastAPI's 422."""
     app = _PublicApp(parts)
 
@@ -301,7 +301,7 @@ async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: WebParts
     assert (400, "INVALID_REQUEST") == (answer.status_code, answer.json()["message"])
 
 
-async def test_start_and_end_of_the_server_are_answered(parts: WebParts) -> None:
+async def test_start_and_end_of_the_server_are_answered(parts: AppContext) -> None:
     """A server with lifespan on is content."""
     events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     scope = {"type": "lifespan", "state": {}}

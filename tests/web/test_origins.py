@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.errors import Forbidden
-from gateway.web.origins import OriginPolicy, own_page_of, page_of
+from gateway.web.origins import OriginPolicy, origins_and_host, same_origin_referer
 
 ALLOWED = ["https://App.example.org", "http://127.0.0.1:5173", "https://tls.example.org:443"]
 FRIEND = b"https://app.example.org"
@@ -169,12 +169,12 @@ def test_a_listed_page_may_read_the_answer() -> None:
         (b"access-control-allow-origin", b"https://App.Example.org"),
         (b"access-control-expose-headers", b"X-Request-Id, Retry-After, X-Nsq-Content-Type"),
         (b"vary", b"Origin"),
-    ) == POLICY.answer_headers([b"https://App.Example.org"])
+    ) == POLICY.cors_headers([b"https://App.Example.org"])
 
 
 def test_every_page_may_read_the_answer_when_all_are_allowed() -> None:
     """The answer names none of them."""
-    headers = dict(EVERYBODY.answer_headers([b"null"]))
+    headers = dict(EVERYBODY.cors_headers([b"null"]))
 
     assert b"*" == headers[b"access-control-allow-origin"]
 
@@ -186,7 +186,7 @@ def test_every_page_may_read_the_answer_when_all_are_allowed() -> None:
 )
 def test_nobody_else_is_told_anything(origins: list[bytes]) -> None:
     """Our own page needs no leave, and a foreign one has none."""
-    assert () == POLICY.answer_headers(origins)
+    assert () == POLICY.cors_headers(origins)
 
 
 # What a browser asks before it posts
@@ -197,7 +197,7 @@ def test_a_browser_that_asks_for_a_listed_page_is_told_what_it_may_send() -> Non
     assert (
         204,
         [
-            *POLICY.answer_headers([FRIEND]),
+            *POLICY.cors_headers([FRIEND]),
             (b"access-control-allow-methods", b"OPTIONS, POST"),
             (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
             (b"access-control-max-age", b"600"),
@@ -254,7 +254,7 @@ def test_the_page_of_a_request_is_its_origins_and_its_host() -> None:
     """All of them, in order."""
     headers = [(b"origin", b"a"), (b"host", b"b"), (b"accept", b"c"), (b"origin", b"d")]
 
-    assert ([b"a", b"d"], b"b") == page_of(headers)
+    assert ([b"a", b"d"], b"b") == origins_and_host(headers)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +276,9 @@ def test_our_own_page_is_known_by_its_referer(
     referer: bytes, host: bytes, origin: bytes | None
 ) -> None:
     """A page of another host is not: who follows a link is not meant."""
-    assert origin == own_page_of([(b"host", host), (b"referer", referer)])
+    assert origin == same_origin_referer([(b"host", host), (b"referer", referer)])
 
 
 def test_without_a_referer_no_page_is_known() -> None:
     """A program sends none, and a page may keep it back."""
-    assert own_page_of([(b"host", b"gateway")]) is None
+    assert same_origin_referer([(b"host", b"gateway")]) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.web.proxies import Caller, TrustedProxies
@@ -119,3 +121,54 @@ def test_tls_up_to_here_stays_tls() -> None:
     peer = Caller("10.0.0.1", is_secure=True)
 
     assert PROXIES.caller(peer, [(b"x-forwarded-proto", b"http")]).is_secure
+
+
+class Counted(bytes):
+    """A value that counts the parts which it is split into."""
+
+    parts = 0
+
+    def split(self, *args: Any, **kwargs: Any) -> list[bytes]:  # noqa: ANN401
+        """Count them all."""
+        parts = super().split(*args, **kwargs)
+        self.parts += len(parts)
+        return parts
+
+    def rsplit(self, *args: Any, **kwargs: Any) -> list[bytes]:  # noqa: ANN401
+        """Count those from the right, and the rest as one."""
+        parts = super().rsplit(*args, **kwargs)
+        self.parts += len(parts)
+        return parts
+
+
+@pytest.mark.parametrize("name", [b"x-forwarded-for", b"x-forwarded-proto"])
+def test_a_long_list_is_not_taken_apart(name: bytes) -> None:
+    """A head has room for tens of thousands; 32 from the right are looked at, over all headers."""
+    values = [Counted(b"10.0.0.2," * 7_000), Counted(b"10.0.0.2," * 20)]
+
+    PROXIES.caller(PEER, [(name, value) for value in values])
+
+    assert sum(value.parts for value in values) <= 32 + len(values)
+
+
+@pytest.mark.parametrize("count,expected", [(31, "203.0.113.5"), (32, "10.0.0.2")])
+def test_the_thirty_second_from_the_right_is_the_last_that_counts(
+    count: int, expected: str
+) -> None:
+    """Behind it stands nobody's chain of proxies; several headers are one list."""
+    proxies = b",10.0.0.2" * (count - 10)
+
+    assert expected == address(b"1.1.1.1, 203.0.113.5" + proxies, b"10.0.0.2" + b",10.0.0.2" * 9)
+
+
+@pytest.mark.parametrize("count,is_secure", [(31, True), (32, False)])
+def test_the_protocol_is_looked_for_as_far(count: int, is_secure: bool) -> None:  # noqa: FBT001
+    """What stands before that is not believed."""
+    value = b"https" + b", http" * count
+
+    assert is_secure == PROXIES.caller(PEER, [(b"x-forwarded-proto", value)]).is_secure
+
+
+def test_what_is_too_long_is_no_address() -> None:
+    """Nobody looks for one in it."""
+    assert PEER.address == address(b"fe80::1%" + b"x" * 50_000)

@@ -1,4 +1,4 @@
-"""The second dashboard: rollouts, what runs short, who is slow, what comes back."""
+"""The operations dashboard: rollouts, saturation, slow consumers, requeues and certificates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tools.dashboards.panels import (
 )
 
 _WORKING = 'worker!="supervisor"'
-"""The supervisor of workers has no sockets of its own."""
+"""Excludes the supervisor process of `--workers`, which serves no sockets."""
 _PHASES = {1: "starting", 2: "ready", 3: "draining", 4: "stopped"}
 
 
 def _phase_number() -> str:
-    """Return the phase of each process as a number, of which the panel makes a word again."""
+    """Return a query for each process's phase as a number; the panel maps numbers to names."""
     each = (
         f"{number} * " + series("state", f'state="{phase}"') for number, phase in _PHASES.items()
     )
@@ -29,7 +29,7 @@ def _phase_number() -> str:
 
 
 def _share(part: str, whole: str) -> str:
-    """Return one gauge over another, by process."""
+    """Return a query for the ratio of two gauges, by process."""
     return f"{series(part, _WORKING)} / {series(whole, _WORKING)}"
 
 
@@ -38,8 +38,8 @@ _ROLLOUTS = Row(
     panels=(
         Panel(
             title="Phase of each process",
-            description="Starting, ready, draining, stopped. A process that goes from ready to "
-            "nothing was killed, or drained between two scrapes.",
+            description="Starting, ready, draining or stopped. A process whose line ends while "
+            "it is ready was killed, or drained between two scrapes.",
             unit="short",
             queries=by_process(_phase_number()),
             kind="state-timeline",
@@ -60,38 +60,42 @@ _ROLLOUTS = Row(
         ),
         Panel(
             title="Open sockets of each process",
-            description="A rollout is well when each line falls as a ramp over --drain-window-s. "
-            "A cliff: it was killed before its drain was over; look at the grace period.",
+            description="In a healthy rollout each line falls as a ramp over --drain-window-s. A "
+            "cliff means that the process was killed before its drain had ended: "
+            "check the grace period.",
             unit="short",
             queries=by_process(series("sockets_open", _WORKING)),
             is_stacked=True,
         ),
         Panel(
             title="Sockets opened",
-            description="By process. After a rollout each socket comes back once, spread over its "
-            "reconnect_after_ms; a line that stays high is a storm.",
+            description="By process. After a rollout each socket reconnects once, spread over its"
+            " reconnect_after_ms. A line that stays high is a reconnect storm.",
             unit="cps",
             queries=by_process(rate("sockets_opened_total", _WORKING)),
         ),
         Panel(
-            title="Sockets told to come back",
-            description="Closed with 1012: by a drain, or for their age (--socket-max-age-s).",
+            title="Sockets asked to reconnect",
+            description="Sockets closed with 1012: by a drain, or at their maximum age (--socket-"
+            "max-age-s).",
             unit="cps",
             queries=by_process(
                 total(rate("sockets_closed_total", 'code="1012"'), PROCESS),
             ),
         ),
         Panel(
-            title="Time of the last drain",
-            description="Of processes that have drained and were read before they ended; 0 "
-            "before. At the most --drain-in-flight-s and --drain-window-s, and a little.",
+            title="Last drain duration",
+            description="Of processes that were scraped after their drain; 0 before it. The "
+            "maximum is --drain-in-flight-s plus --drain-window-s, and a small "
+            "margin.",
             unit="s",
             queries=by_process(series("drain_duration_seconds")),
         ),
         Panel(
-            title="Cut at the end of a drain",
-            description="Sockets, messages and requests that a drain did not wait for. Any is too "
-            "many; what is cut after the last scrape is in the log only.",
+            title="Aborted at the end of a drain",
+            description="Sockets, messages and requests that were aborted when the drain timed "
+            "out. The target is 0. What is aborted after the last scrape is in the "
+            "log only.",
             unit="short",
             queries=(
                 Query(
@@ -103,25 +107,25 @@ _ROLLOUTS = Row(
             ),
         ),
         Panel(
-            title="Restarts of workers",
-            description="Workers that their supervisor has put another one in the place of, and "
-            "questions that a worker left unanswered.",
+            title="Worker restarts",
+            description="Workers that the supervisor replaced, and its pings that a worker did "
+            "not answer.",
             unit="cps",
             queries=(
                 Query(expression=total(rate("worker_restarts_total")), legend="restarts"),
-                Query(expression=total(rate("worker_silences_total")), legend="silences"),
+                Query(expression=total(rate("worker_silences_total")), legend="unanswered pings"),
             ),
         ),
     ),
 )
 
 _SATURATION = Row(
-    title="What runs short",
+    title="Resources near their limit",
     panels=(
         Panel(
-            title="Lag of the event loop, p99",
-            description="How late a turn of the event loop comes, by process: everything that it "
-            "does is as late. Above 0.1 s for five minutes it is an alert.",
+            title="Event loop lag, p99",
+            description="Delay of a timer of the event loop, by process; every client waits as "
+            "long. The alert fires above 0.1 s for five minutes.",
             unit="s",
             queries=by_process(
                 "histogram_quantile(0.99, "
@@ -132,8 +136,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="CPU",
-            description="Cores used, by process. One process uses one at the most: near it, add "
-            "gateways or workers.",
+            description="Cores used, by process. A process uses one core at most: close to it, "
+            "add gateways or workers.",
             unit="short",
             queries=by_process(rate("process_cpu_seconds_total")),
             warn_at=1,
@@ -146,8 +150,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="Memory for each open socket",
-            description="Resident memory over open sockets, where there are a hundred or more: "
-            "with fewer the process itself is most of it.",
+            description="Resident memory divided by open sockets, where 100 or more are open: "
+            "below that the process itself dominates.",
             unit="bytes",
             queries=by_process(
                 f"{series('process_resident_memory_bytes', _WORKING)}"
@@ -156,8 +160,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="Open files, of the limit",
-            description="Beyond the limit no connection is taken. Each socket is one file, and "
-            "one more for every nsqd that it consumes from.",
+            description="At the limit no connection is accepted. Each socket needs one file, and "
+            "one more for each nsqd that it consumes from.",
             unit="percentunit",
             queries=by_process(f"{series('process_open_fds')} / {series('process_max_fds')}"),
             most=1,
@@ -165,8 +169,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="Open files needed, of the limit",
-            description="What --max-sockets may come to need, over what the system allows; above "
-            "1 the gateway says so when it starts.",
+            description="Files that --max-sockets may need, divided by the limit. Above 1 the "
+            "gateway warns when it starts.",
             unit="percentunit",
             queries=by_process(
                 f"{series('open_files_needed', _WORKING)} / {series('process_max_fds', _WORKING)}"
@@ -175,7 +179,7 @@ _SATURATION = Row(
         ),
         Panel(
             title="Sockets, of the limit",
-            description="Open ones of --max-sockets; beyond it they are refused, 503 FULL.",
+            description="Open sockets divided by --max-sockets. Beyond it upgrades get 503 FULL.",
             unit="percentunit",
             queries=by_process(_share("sockets_open", "sockets_limit")),
             most=1,
@@ -183,8 +187,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="Publish buffer, of the limit",
-            description="What waits to be published, of --publish-buffer-bytes; beyond it "
-            "publishes are answered 503.",
+            description="Bytes queued for publishing, divided by --publish-buffer-bytes. Beyond "
+            "it publishes get 503.",
             unit="percentunit",
             queries=by_process(_share("publish_buffer_bytes", "publish_buffer_limit_bytes")),
             most=1,
@@ -192,8 +196,8 @@ _SATURATION = Row(
         ),
         Panel(
             title="Garbage collections",
-            description="Of Python's garbage collector, by generation; the oldest one pauses "
-            "longest.",
+            description="Collections by Python's garbage collector, by generation. Those of the "
+            "oldest generation pause longest.",
             unit="cps",
             queries=per("python_gc_collections_total", "generation"),
         ),
@@ -205,50 +209,51 @@ _SLOW = Row(
     panels=(
         Panel(
             title="Slow consumers",
-            description="paused: nsqd is read no more for a socket, for more than "
-            "--socket-buffer-bytes waits for it; closed: so for --slow-consumer-s, code 4001.",
+            description="paused: more than --socket-buffer-bytes were unsent to a client, so the "
+            "gateway stopped reading its nsqd connections. closed: that lasted for "
+            "--slow-consumer-s (4001).",
             unit="cps",
             queries=per("slow_consumers_total", "action"),
         ),
         Panel(
-            title="Waiting to be sent to sockets",
-            description="What clients have not taken yet: all sockets together, and the one with "
-            "most.",
+            title="Bytes unsent to sockets",
+            description="Bytes that clients have not read yet: the sum over all sockets, and the "
+            "largest of them.",
             unit="bytes",
             queries=(
                 Query(expression=f"sum({series('socket_unsent_bytes')})", legend="all"),
-                Query(expression=f"max({series('socket_unsent_max_bytes')})", legend="the largest"),
+                Query(expression=f"max({series('socket_unsent_max_bytes')})", legend="largest"),
             ),
         ),
         Panel(
             title="Closed by the gateway",
-            description="4000: no pong. 4001: too slow. 4500 to 4508: what the client said was "
-            "wrong, or too much.",
+            description="4000: no pong. 4001: too slow. 4500 to 4508: the client sent something "
+            "invalid, or too much.",
             unit="cps",
             queries=per("sockets_closed_total", "code", 'code=~"4..."'),
         ),
         Panel(
-            title="Held back by rate limits",
-            description="By which limit: publish, command, socket and what else is limited.",
+            title="Refused by limits of one caller",
+            description="Requests, commands and sockets refused by a limit of one caller.",
             unit="cps",
             queries=per("rate_limited_total", "scope"),
         ),
         Panel(
-            title="Commands of sockets",
-            description="By command.",
+            title="Socket commands",
+            description="Commands of WebSocket clients, by command.",
             unit="cps",
             queries=per("socket_commands_total", "command"),
             is_stacked=True,
         ),
         Panel(
             title="Secrets",
-            description="AUTH by result, and looks at whether a secret still holds.",
+            description="AUTH by result, and re-checks of secrets by result.",
             unit="cps",
             queries=(
                 Query(expression=total(rate("auth_total"), "result"), legend="AUTH: {{result}}"),
                 Query(
                     expression=total(rate("secret_checks_total"), "result"),
-                    legend="look: {{result}}",
+                    legend="recheck: {{result}}",
                 ),
             ),
         ),
@@ -260,37 +265,38 @@ _TIMED_OUT = total(rate("messages_timed_out_total"))
 _RETURNED = f"({_REQUEUED} or vector(0)) + ({_TIMED_OUT} or vector(0))"
 
 _REQUEUES = Row(
-    title="What comes back to nsqd",
+    title="Requeues and timeouts",
     panels=(
         Panel(
-            title="Given back, by cause",
-            description="client: REQ. disconnect: the client went with messages in hand. drain: "
-            "the gateway did. max_attempts: tried too often for this subscription.",
+            title="Requeued by cause",
+            description="client: REQ. disconnect: the client disconnected with messages in "
+            "flight. drain: the gateway drained. max_attempts: more attempts than the"
+            " subscription allows.",
             unit="cps",
             queries=per("messages_requeued_total", "cause"),
             is_stacked=True,
         ),
         Panel(
-            title="Share of deliveries that come back",
-            description="Given back or timed out, without what drains give back. Above a quarter "
-            "for ten minutes it is an alert.",
+            title="Share of deliveries requeued or timed out",
+            description="Messages requeued or timed out, divided by deliveries, drains excluded. "
+            "The alert fires above a quarter for ten minutes.",
             unit="percentunit",
             queries=(
                 Query(
                     expression=f"({_RETURNED}) / ({total(rate('messages_delivered_total'))} > 0)",
-                    legend="come back",
+                    legend="returned",
                 ),
             ),
             warn_at=0.25,
         ),
         Panel(
-            title="Timed out, and put off",
-            description="Not answered within msg_timeout_ms; and given back unseen, for having "
-            "been tried more often than max_attempts.",
+            title="Timed out and delayed",
+            description="Timed out: no answer within msg_timeout_ms. Delayed: requeued without a "
+            "delivery, because of more attempts than max_attempts.",
             unit="cps",
             queries=(
                 Query(expression=total(rate("messages_timed_out_total")), legend="timed out"),
-                Query(expression=total(rate("messages_put_off_total")), legend="put off"),
+                Query(expression=total(rate("messages_put_off_total")), legend="delayed"),
             ),
         ),
     ),
@@ -300,9 +306,9 @@ _CERTIFICATES = Row(
     title="Certificates",
     panels=(
         Panel(
-            title="Until certificates expire",
-            description="By use, the first of all processes; nothing where TLS is not spoken. An "
-            "alert comes 14 days before, and again 3 days before.",
+            title="Time until certificates expire",
+            description="Earliest expiry by use; empty without TLS. Alerts fire 14 days and 3 "
+            "days before.",
             unit="s",
             queries=(
                 Query(
@@ -321,6 +327,6 @@ _CERTIFICATES = Row(
 OPERATIONS = Dashboard(
     uid="nsq-gateway-operations",
     title="NSQ gateway: operations",
-    description="Rollouts, what runs short, slow consumers, what comes back to nsqd, certificates.",
+    description="Rollouts, resources near their limit, slow consumers, requeues, certificates.",
     rows=(_ROLLOUTS, _SATURATION, _SLOW, _REQUEUES, _CERTIFICATES),
 )

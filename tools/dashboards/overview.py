@@ -1,4 +1,4 @@
-"""The first dashboard: how it goes for those who publish and those who subscribe."""
+"""The overview dashboard: publishing, subscribing, NSQ and Spark jobs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FAILED = f'{_PUBLISHES}, code=~"5.."'
 _COUNTED = f'{_PUBLISHES}, code!~"4.."'
 _BUDGET = 0.001
 _WORKING = 'worker!="supervisor"'
-"""The supervisor of workers has no sockets of its own."""
+"""Excludes the supervisor process of `--workers`, which serves no sockets."""
 
 
 def _failed_share(window: str) -> str:
-    """Return the share of publishes that failed; nothing where there were none."""
+    """Return a query for the share of publishes that failed; no data without publishes."""
     failed = f"sum(increase({series('http_requests_total', _FAILED)}[{window}]))"
     counted = f"sum(increase({series('http_requests_total', _COUNTED)}[{window}]))"
     return f"({failed} or 0 * {counted}) / {counted}"
@@ -51,39 +51,39 @@ _GLANCE = Row(
             "Ready",
             "short",
             total(series("state", f'state="ready", {_WORKING}')),
-            "Processes that take traffic now.",
+            "Processes that accept traffic.",
         ),
         _stat(
-            "Publishes that failed",
+            "Failed publishes",
             "percentunit",
             _failed_share("$__range"),
-            "Of the publishes over HTTP in the time shown, the share answered 5xx; 4xx, the "
-            "caller's own fault, is left out of both.",
+            "Share of publishes over HTTP answered 5xx, in the time range shown. Responses with "
+            "4xx, the caller's errors, are excluded.",
         ),
         _stat(
             "Error budget left",
             "percentunit",
             f"1 - {_failed_share('$__range')} / {_BUDGET}",
-            "What is left of the 0.1 % of publishes that may fail, over the time shown. Below "
-            "zero more have failed; choose 30 days for the budget that the alerts are about.",
+            "Remaining part of the error budget, 0.1 % of publishes, over the time range shown. "
+            "Negative: overspent. The alerts use a budget of 30 days.",
         ),
         _stat(
             "Published",
             "cps",
             total(rate("publish_messages_total", 'result="ok"')),
-            "Messages a second that an nsqd has said OK to, over HTTP and over sockets.",
+            "Messages per second that nsqd answered with OK, published over HTTP or sockets.",
         ),
         _stat(
             "Delivered",
             "cps",
             total(rate("messages_delivered_total")),
-            "Messages a second written to WebSocket clients.",
+            "Messages per second written to WebSocket clients.",
         ),
         _stat(
             "Open sockets",
             "short",
             f"sum({series('sockets_open')})",
-            "WebSocket subscribers that are connected, viewers among them.",
+            "Connected WebSocket clients, viewers included.",
         ),
     ),
 )
@@ -93,52 +93,60 @@ _PUBLISHING = Row(
     panels=(
         Panel(
             title="Requests by status",
-            description="POST /pub and /mpub by their HTTP status. 503: it is not published; 504: "
-            "nobody knows.",
+            description="POST /pub and /mpub by HTTP status. 503: not published. 504: the outcome"
+            " is unknown.",
             unit="reqps",
             queries=per("http_requests_total", "code", _PUBLISHES),
             is_stacked=True,
         ),
         Panel(
-            title="Share that failed",
-            description="5xx of all but 4xx. Above the line the error budget of 0.1 % shrinks "
-            "faster than it may.",
+            title="Failure ratio",
+            description="5xx responses divided by all responses but 4xx. Above the line the error"
+            " budget of 0.1 % is spent too fast.",
             unit="percentunit",
             queries=(Query(expression=_failed_share("$__rate_interval"), legend="failed"),),
             warn_at=_BUDGET,
         ),
         Panel(
-            title="Time of a request",
-            description="POST /pub and /mpub from their first byte to their answer, over all "
-            "gateways.",
+            title="Request duration",
+            description="POST /pub and /mpub, from the first byte of the request to the response,"
+            " over all gateways.",
             unit="s",
             queries=quantiles("http_request_duration_seconds", _PUBLISHES),
         ),
         Panel(
             title="Messages by result",
-            description="ok: an nsqd said OK. rejected: the caller's fault, or nsqd refused it. "
-            "unavailable: certainly not published. unknown: written, and no answer came.",
+            description="ok: nsqd answered OK. rejected: the request was invalid, or nsqd refused "
+            "it. unavailable: not published. unknown: sent, but no answer came.",
             unit="cps",
             queries=per("publish_messages_total", "result"),
             is_stacked=True,
         ),
         Panel(
             title="Bytes published",
-            description="Bodies that an nsqd has said OK to.",
+            description="Bodies that nsqd acknowledged with OK.",
             unit="Bps",
             queries=per("publish_message_bytes_total", "result", 'result="ok"'),
         ),
         Panel(
-            title="Time of nsqd",
-            description="From a publish written to nsqd to nsqd's answer. Where it follows the "
-            "time of a request, nsqd or the way to it is slow, not the gateway.",
+            title="nsqd publish duration",
+            description="From writing a publish command to nsqd's response. If the request "
+            "duration follows it, nsqd or the network is slow; p99 by nsqd shows "
+            "which nsqd.",
             unit="s",
-            queries=quantiles("publish_duration_seconds"),
+            queries=(
+                *quantiles("publish_duration_seconds"),
+                Query(
+                    expression="histogram_quantile(0.99, sum by (nsqd, le) "
+                    f"({rate('publish_duration_seconds_bucket')}))",
+                    legend="p99 {{nsqd}}",
+                ),
+            ),
         ),
         Panel(
             title="Busiest topics",
-            description="The ten topics with most messages published; other is all beyond "
-            "--metrics-topics-limit.",
+            description="The ten topics with the most messages published; topics beyond "
+            "--metrics-topics-limit count as other.",
             unit="cps",
             queries=(
                 Query(
@@ -150,15 +158,15 @@ _PUBLISHING = Row(
             ),
         ),
         Panel(
-            title="Errors by name",
-            description="Answers to POST /pub and /mpub that were not OK, by the token in their "
-            "body.",
+            title="Errors by token",
+            description="Responses to POST /pub and /mpub other than OK, by the error token in "
+            "their body.",
             unit="reqps",
             queries=per("publish_requests_total", "result", 'result!="OK"'),
         ),
         Panel(
-            title="Publishes of sockets",
-            description="Answers to PUB, DPUB and MPUB over WebSockets, by result.",
+            title="Publishes over sockets",
+            description="Responses to PUB, DPUB and MPUB over WebSockets, by result.",
             unit="cps",
             queries=per("socket_publishes_total", "result"),
         ),
@@ -170,7 +178,7 @@ _SOCKETS = Row(
     panels=(
         Panel(
             title="Open sockets",
-            description="WebSocket subscribers, by process; and how many of all are viewers, who "
+            description="WebSocket clients by process, and viewers in total, which "
             "share a consumer.",
             unit="short",
             queries=(
@@ -183,7 +191,7 @@ _SOCKETS = Row(
         ),
         Panel(
             title="Opened and refused",
-            description="Upgrades a second: taken, and refused by reason.",
+            description="WebSocket upgrades: accepted, and refused by reason.",
             unit="cps",
             queries=(
                 Query(expression=total(rate("sockets_opened_total")), legend="opened"),
@@ -195,9 +203,9 @@ _SOCKETS = Row(
         ),
         Panel(
             title="Closed by code",
-            description="1000 and 1001: the client went. 1012: a drain, or its age. 4000: no "
-            "pong. 4001: too slow. 4003: its secret does not hold any more. docs/websocket.md has "
-            "all codes.",
+            description="1000 and 1001: closed by the client. 1012: drain, or maximum age. 4000: "
+            "no pong. 4001: too slow. 4003: the secret is no longer valid. "
+            "docs/websocket.md lists all codes.",
             unit="cps",
             queries=per("sockets_closed_total", "code"),
             is_stacked=True,
@@ -210,29 +218,30 @@ _DELIVERIES = Row(
     panels=(
         Panel(
             title="Delivered",
-            description="Messages written to clients: own, to a consumer of its own; shared, to "
-            "viewers.",
+            description="Messages written to clients. own: from the socket's dedicated "
+            "consumer. shared: to viewers.",
             unit="cps",
             queries=per("messages_delivered_total", "consumer"),
             is_stacked=True,
         ),
         Panel(
             title="Answered",
-            description="FIN, REQ and TOUCH passed on to nsqd.",
+            description="FIN, REQ and TOUCH forwarded to nsqd.",
             unit="cps",
             queries=per("messages_answered_total", "verb"),
         ),
         Panel(
             title="Age of messages",
-            description="From nsqd's timestamp of a message to its being written to a socket: "
-            "what consumers feel. It holds the time in nsqd's queue, and of earlier deliveries.",
+            description="From nsqd's timestamp of a message to its write to a socket: the latency"
+            " that consumers see. It includes the time in nsqd's queue and of earlier"
+            " deliveries.",
             unit="s",
             queries=quantiles("message_age_seconds"),
         ),
         Panel(
-            title="In flight, and asked for",
-            description="Messages that clients have and have not answered, beside the RDY of all "
-            "connections to nsqd. Where both are equal, clients are what it waits for.",
+            title="In flight and RDY",
+            description="Messages that clients hold unanswered, and the RDY of all nsqd "
+            "connections. If both are equal, clients are the bottleneck.",
             unit="short",
             queries=(
                 Query(expression=f"sum({series('messages_in_flight')})", legend="in flight"),
@@ -240,9 +249,9 @@ _DELIVERIES = Row(
             ),
         ),
         Panel(
-            title="Given back, by cause",
-            description="Messages that nsqd delivers once more: asked for by clients, left behind "
-            "by those that went, by a drain, or timed out.",
+            title="Requeued by cause",
+            description="Messages that nsqd delivers again: requeued by clients, by disconnects "
+            "or by a drain, or timed out.",
             unit="cps",
             queries=(
                 *per("messages_requeued_total", "cause"),
@@ -251,7 +260,7 @@ _DELIVERIES = Row(
         ),
         Panel(
             title="Shared consumers",
-            description="Consumers that viewers share: one for each topic, secret and sample rate.",
+            description="Consumers shared by viewers: one for each topic, secret and sample rate.",
             unit="short",
             queries=(Query(expression=f"sum({series('fanouts_open')})", legend="open"),),
         ),
@@ -263,18 +272,19 @@ _NSQ = Row(
     panels=(
         Panel(
             title="Connections to nsqd",
-            description="Open TCP connections by role; one for each subscription and nsqd, a few "
-            "for publishing. No publisher at all: publishes are answered 503.",
+            description="Open TCP connections by role and nsqd: one for each subscription, a few "
+            "for publishing. Without publisher connections publishes get 503.",
             unit="short",
             queries=(
                 Query(
-                    expression=f"sum by (role) ({series('nsqd_connections')})", legend="{{role}}"
+                    expression=f"sum by (role, nsqd) ({series('nsqd_connections')})",
+                    legend="{{role}} {{nsqd}}",
                 ),
             ),
         ),
         Panel(
             title="Connections opened and lost",
-            description="Lost: ended by nsqd or by the network, not by us.",
+            description="Connections opened and lost. Lost: closed by nsqd or by the network.",
             unit="cps",
             queries=(
                 Query(
@@ -288,20 +298,20 @@ _NSQ = Row(
             ),
         ),
         Panel(
-            title="Errors of nsqd",
-            description="Error frames, by NSQ's code.",
+            title="nsqd errors",
+            description="Error frames from nsqd, by NSQ's error code.",
             unit="cps",
             queries=per("nsqd_errors_total", "code"),
         ),
         Panel(
-            title="Questions to nsqlookupd",
-            description="By result, where nsqlookupd is asked.",
+            title="nsqlookupd queries",
+            description="Queries to nsqlookupd, by result.",
             unit="cps",
             queries=per("lookup_requests_total", "result"),
         ),
         Panel(
-            title="Failures of nsqlookupd",
-            description="Questions without a usable answer, by address and reason.",
+            title="nsqlookupd failures",
+            description="Queries without a usable answer, by address and reason.",
             unit="cps",
             queries=(
                 Query(
@@ -311,11 +321,116 @@ _NSQ = Row(
             ),
         ),
         Panel(
-            title="Age of what nsqlookupd said",
-            description="Time since its last usable answer, where there has been one; nsqds are "
-            "known as they were then.",
+            title="Age of the last nsqlookupd answer",
+            description="Time since the last usable answer of any nsqlookupd, by process. The "
+            "gateway uses the nsqds of that answer.",
             unit="s",
             queries=by_process(f"time() - ({series('lookup_last_success_timestamp_seconds')} > 0)"),
+        ),
+    ),
+)
+
+_JOBS = Row(
+    title="Jobs on Spark",
+    panels=(
+        Panel(
+            title="Rows read",
+            description="Rows of completed batches, by query.",
+            unit="cps",
+            queries=per("pipeline_input_rows_total", "query"),
+            is_stacked=True,
+        ),
+        Panel(
+            title="Backlog of a stream in nsqd",
+            description="By query, where nsqd's HTTP address is known. The alert fires when it "
+            "grows for half an hour.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=total(series("pipeline_source_depth_messages"), "query"),
+                    legend="{{query}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Batch duration",
+            description="Whole duration of a batch, over all queries. Above --trigger-s the "
+            "stream falls behind.",
+            unit="s",
+            queries=quantiles("pipeline_batch_duration_seconds", 'phase="triggerExecution"'),
+        ),
+        Panel(
+            title="Stream messages in progress",
+            description="In flight from nsqd, and those of them that are in no batch yet. At "
+            "--max-in-flight nsqd sends no more.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=total(series("pipeline_source_in_flight_messages"), "query"),
+                    legend="in flight: {{query}}",
+                ),
+                Query(
+                    expression=total(series("pipeline_source_buffered_messages"), "query"),
+                    legend="in no batch: {{query}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Time since last progress",
+            description="Spark reports progress after each batch, and every 10 s while idle. The "
+            "alert fires above 900 s.",
+            unit="s",
+            queries=(
+                Query(
+                    expression=f"time() - {series('pipeline_last_progress_timestamp_seconds')}",
+                    legend="{{query}} {{pod}} {{instance}}",
+                ),
+            ),
+            warn_at=900,
+        ),
+        Panel(
+            title="Query restarts",
+            description="Restarts after a failure, by error class.",
+            unit="cps",
+            queries=per("pipeline_query_restarts_total", "error"),
+        ),
+        Panel(
+            title="Last runs of finite jobs",
+            description="By job, pushed at the end of a run (--metrics-push-url, --metrics-"
+            "textfile).",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"max by (job_name) ({series('pipeline_job_failed')})",
+                    legend="{{job_name}}",
+                ),
+            ),
+            kind="state-timeline",
+            words={0: "succeeded", 1: "failed"},
+        ),
+        Panel(
+            title="Time since last successful run",
+            description="By finite job. Longer than its schedule: runs fail or do not start.",
+            unit="s",
+            queries=(
+                Query(
+                    expression="time() - max by (job_name) ("
+                    + series("pipeline_job_last_success_timestamp_seconds")
+                    + ")",
+                    legend="{{job_name}}",
+                ),
+            ),
+        ),
+        Panel(
+            title="Rows of the last run",
+            description="Rows written or published by the last run, by finite job.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"max by (job_name) ({series('pipeline_job_rows')})",
+                    legend="{{job_name}}",
+                ),
+            ),
         ),
     ),
 )
@@ -323,6 +438,6 @@ _NSQ = Row(
 OVERVIEW = Dashboard(
     uid="nsq-gateway-overview",
     title="NSQ gateway: overview",
-    description="What those see who publish and who subscribe, and NSQ behind it.",
-    rows=(_GLANCE, _PUBLISHING, _SOCKETS, _DELIVERIES, _NSQ),
+    description="Publishing, subscribing, the NSQ behind them, and jobs on Spark.",
+    rows=(_GLANCE, _PUBLISHING, _SOCKETS, _DELIVERIES, _NSQ, _JOBS),
 )

@@ -1,4 +1,4 @@
-"""What dashboards are made of, and the JSON that Grafana reads: no data source is named in it."""
+"""Dashboard building blocks, and their Grafana JSON, with the data source as a variable."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Kind: TypeAlias = Literal["timeseries", "stat", "state-timeline"]
 
 GRID_COLUMNS = 24
 SCHEMA_VERSION = 39
-"""Of Grafana 10.4; later ones bring it up to theirs when they read it."""
+"""The schema version of Grafana 10.4; later versions migrate it on import."""
 
 HERE = 'namespace=~"$namespace", job=~"$job", pod=~"$pod"'
-"""What the variables at the top of a dashboard choose."""
+"""Label matchers for the variables at the top of a dashboard."""
 PROCESS = "pod, instance, worker"
-"""The labels that tell one process from another; those that are not there are empty."""
+"""The labels that identify a process; absent labels are empty."""
 BY_PROCESS = "{{pod}} {{instance}} {{worker}}"
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -26,7 +26,7 @@ _ROW_HEIGHT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A line, or several, of a panel."""
+    """A PromQL query of a panel, with the legend of its lines."""
 
     expression: str
     legend: str = ""
@@ -34,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """A picture of some queries; *unit* is Grafana's word for it."""
+    """A Grafana panel; *unit* is one of Grafana's unit identifiers, such as `reqps`."""
 
     title: str
     description: str
@@ -45,16 +45,16 @@ class Panel:
     height: int = 8
     is_stacked: bool = False
     most: float | None = None
-    """Where the axis ends."""
+    """Maximum of the axis; None: automatic."""
     warn_at: float | None = None
-    """From here on a line is red."""
+    """Threshold above which values are red; None: no threshold."""
     words: Mapping[int, str] = field(default_factory=dict)
-    """What values are shown as."""
+    """Texts shown instead of values, for a state timeline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Panels below one title, laid out from left to right."""
+    """A titled row of panels, laid out from left to right and wrapped."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -62,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Dashboard:
-    """A page; *uid* is its address in Grafana, and stays."""
+    """A Grafana dashboard; *uid* is part of its URL and must not change."""
 
     uid: str
     title: str
@@ -74,33 +74,33 @@ class Dashboard:
 
 
 def series(name: str, labels: str = "") -> str:
-    """Return a selector of a metric of ours; *labels* beside what the variables choose."""
+    """Return a selector of a gateway metric with the dashboard's variables and *labels*."""
     full = name if name.startswith(("process_", "python_")) else _PREFIX + name
     return f"{full}{{{HERE}{', ' * bool(labels)}{labels}}}"
 
 
 def rate(name: str, labels: str = "") -> str:
-    """Return how often in a second a counter counts."""
+    """Return the per-second rate of a counter."""
     return f"rate({series(name, labels)}[$__rate_interval])"
 
 
 def total(expression: str, by: str = "") -> str:
-    """Return the sum, for each value of the labels *by*."""
+    """Return the sum of *expression*, grouped by the labels *by*."""
     return f"sum by ({by}) ({expression})" if by else f"sum({expression})"
 
 
 def per(name: str, by: str, labels: str = "") -> tuple[Query, ...]:
-    """Return how often in a second a counter counts, a line for each value of one label."""
+    """Return a query for the per-second rate of a counter, one line per value of label *by*."""
     return (Query(expression=total(rate(name, labels), by), legend=f"{{{{{by}}}}}"),)
 
 
 def by_process(expression: str) -> tuple[Query, ...]:
-    """Return a line for each process."""
+    """Return a query with one line per process."""
     return (Query(expression=expression, legend=BY_PROCESS),)
 
 
 def quantiles(name: str, labels: str = "") -> tuple[Query, ...]:
-    """Return half, 95 % and 99 % of a histogram's observations, over all processes."""
+    """Return queries for the 50th, 95th and 99th percentile of a histogram, over all processes."""
     buckets = total(rate(f"{name}_bucket", labels), "le")
     return tuple(
         Query(expression=f"histogram_quantile({share}, {buckets})", legend=f"p{share * 100:g}")
@@ -112,7 +112,7 @@ def quantiles(name: str, labels: str = "") -> tuple[Query, ...]:
 
 
 def grafana(dashboard: Dashboard) -> Json:
-    """Return what Grafana reads."""
+    """Return the JSON model of *dashboard*."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -166,7 +166,7 @@ def _variables() -> Iterator[Json]:
             "sort": 1,
             "includeAll": True,
             "multi": True,
-            # Matches what has no such label, too: a process outside Kubernetes has no pod.
+            # ".*" also matches an absent label: a process outside Kubernetes has no `pod`.
             "allValue": ".*",
             "current": {"text": ["All"], "value": ["$__all"]},
             "hide": 0,

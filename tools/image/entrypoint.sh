@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Entry point of the image `pipeline`. Spark on Kubernetes starts its pods with `driver …` and with
-# `executor`, and says the rest in variables; what else stands here is for `nsq-gateway`.
+# Entry point of the image `pipeline`. Spark on Kubernetes starts its pods with the arguments
+# `driver …` and `executor`, and environment variables. Other arguments are for `nsq-gateway`.
 set -euo pipefail
 
-# Starts one executor, which asks its driver for work until that ends it.
+# Starts an executor, which gets work from its driver until the driver stops it.
 executor() {
     local name options=()
-    # Numbered from 0; the JVM takes them in that order.
+    # The variables are numbered from 0, in the order of the JVM's options.
     while IFS= read -r name; do
         options+=("${!name}")
     done < <(compgen -v SPARK_JAVA_OPT_ | sort --field-separator=_ --key=4 --numeric-sort)
@@ -23,21 +23,21 @@ executor() {
         --podName "$SPARK_EXECUTOR_POD_NAME"
 }
 
-# Asks the job to end: a child of the JVM that runs our main file. Before there is one, the JVM itself.
+# Sends SIGTERM to the job, the JVM's child that runs the main file, or to the JVM if there is none yet.
 end_job() {
     local child
     for child in $(cat "/proc/$1"/task/*/children 2>/dev/null); do
         if tr '\0' '\n' <"/proc/$child/cmdline" 2>/dev/null | grep --quiet '/pyspark_nsq/'; then
             kill -TERM "$child" || true
-            # Without a number it would be the status of what the signal interrupted.
+            # Without a number, the status would be that of the interrupted command.
             return 0
         fi
     done
     kill -TERM "$1" 2>/dev/null || true
 }
 
-# Runs spark-submit. It is the parent of the job here, and would die of SIGTERM before the job has
-# stopped its query and handed back what it holds: so the job gets the signal, and the JVM ends with it.
+# Runs spark-submit, the parent of the job. It would exit on SIGTERM before the job has stopped its
+# query and requeued its messages. So only the job gets the signal, and the JVM ends with it.
 submit() {
     local jvm status asked=''
     "$SPARK_HOME/bin/spark-submit" "$@" &
@@ -46,7 +46,7 @@ submit() {
     while :; do
         status=0
         wait "$jvm" || status=$?
-        # A signal ends `wait`, and not the JVM.
+        # A signal interrupts `wait`, but does not stop the JVM.
         [ -n "$asked" ] || exit "$status"
         asked=''
     done

@@ -1,4 +1,4 @@
-"""Visitors with both browsers; what a test needs to open pages."""
+"""Fixtures: visitors with both browsers, and servers of pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest_asyncio
 
 from tests.support.auth_server import AuthServer, Grant, auth_server
 from tests.support.browser_page import BrowserPage, browser_page
-from tests.support.browsers import BROWSERS, DESK, Browsers, Look, Visitor, browsers
+from tests.support.browsers import BROWSERS, DESK, Browsers, Device, Visitor, browsers
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.nsqd import real_nsqd
 
 SECRET = "s3cret-of-alice"
 
-Visits: TypeAlias = Callable[[Look], Awaitable[Visitor]]
+Visits: TypeAlias = Callable[[Device], Awaitable[Visitor]]
 
 PAIRED = pytest.mark.parametrize(
     "browser_name,kind",
@@ -50,10 +50,10 @@ async def running_browsers() -> AsyncIterator[Browsers]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visits(running_browsers: Browsers, browser_name: str) -> AsyncIterator[Visits]:
-    """Return who lets a visitor in that looks as is said, until the test ends."""
+    """Return a factory of visitors with a given device, until the test ends."""
     async with AsyncExitStack() as life:
 
-        async def visit(look: Look) -> Visitor:
+        async def visit(look: Device) -> Visitor:
             return await life.enter_async_context(running_browsers.visitor(browser_name, look))
 
         yield visit
@@ -74,7 +74,7 @@ async def pages() -> AsyncIterator[BrowserPage]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def allowing(
-    shared_broker: MortalBroker, pages: BrowserPage
+    shared_broker: KillableBroker, pages: BrowserPage
 ) -> AsyncIterator[RunningGateway]:
     """Return a gateway whose sockets the page may open."""
     async with gateway_with_nsqd(

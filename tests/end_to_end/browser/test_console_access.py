@@ -1,4 +1,4 @@
-"""The console in a real browser: secrets, and a gateway that goes away and comes back."""
+"""The console in a real browser: secrets, and a gateway that stops and restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.end_to_end.browser.conftest import SECRET
 from tests.support.browsers import Visitor
 from tests.support.console_page import IN_CHROMIUM, open_console
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker, free_port
+from tests.support.killable_broker import KillableBroker, free_port
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM]
 
@@ -27,7 +27,7 @@ UNREACHABLE = r"WebSocket connection to|ERR_|status of 503"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def administered(
-    shared_broker: MortalBroker, tmp_path: Path
+    shared_broker: KillableBroker, tmp_path: Path
 ) -> AsyncIterator[RunningGateway]:
     """Return a gateway that shows topics to the administrator only."""
     secret_file = tmp_path / "secret"
@@ -46,7 +46,7 @@ async def test_topics_want_the_administrators_secret(
     """Asked for, refused when it is wrong, and the list is there when it is right."""
     await administered.publish(topic, b"x")
     console = await open_console(visitor, administered)
-    await expect(console.notice).to_contain_text("Subscribing and publishing work without.")
+    await expect(console.notice).to_contain_text("Subscribing and publishing do not need it.")
     await console.page.fill("#admin-secret", "wrong")
     await console.page.press("#admin-secret", "Enter")
     await expect(console.notice).to_contain_text("FORBIDDEN: ")
@@ -61,14 +61,14 @@ async def test_topics_want_the_administrators_secret(
 
 @pytest.mark.nsqd
 async def test_a_secret_is_asked_for(visitor: Visitor, guarded: RunningGateway, topic: str) -> None:
-    """4501 without, 4503 with a wrong one, each in words; with the right one messages come."""
+    """4501 without one, 4503 with a wrong one, each with a text; the right one subscribes."""
     console = await open_console(visitor, guarded, topic=topic, channel="c")
     await console.page.click("#subscribe")
-    await expect(console.standing).to_contain_text("4501: a secret is wanted")
+    await expect(console.status).to_contain_text("4501: a secret is required")
     await expect(console.page.locator("#secret")).to_be_focused()
     await console.page.fill("#secret", "wrong")
     await console.page.click("#subscribe")
-    await expect(console.standing).to_contain_text("4503: the secret was refused")
+    await expect(console.status).to_contain_text("4503: the secret was refused")
     await console.page.fill("#secret", SECRET)
     await console.click_subscribe()
     await console.publish(topic, "let in")
@@ -98,7 +98,7 @@ async def test_a_publish_brings_the_secret(
 
 
 async def test_the_console_outlives_its_gateway(
-    visitor: Visitor, shared_broker: MortalBroker, topic: str
+    visitor: Visitor, shared_broker: KillableBroker, topic: str
 ) -> None:
     """It tells why it waits and how long, comes back by itself, and goes on."""
     brokers = [shared_broker.tcp_address], [shared_broker.http_address]
@@ -109,9 +109,9 @@ async def test_the_console_outlives_its_gateway(
         gateway.program.signal(signal.SIGTERM)
         await gateway.program.ended()
     await expect(console.state).to_have_text("waiting")
-    await expect(console.standing).to_have_text(re.compile(r"next try in \d+ s"))
+    await expect(console.status).to_have_text(re.compile(r"reconnecting in \d+ s"))
     await expect(console.notice).to_have_text(
-        re.compile(r"The gateway does not answer at all\. Next try in \d+ s")
+        re.compile(r"The gateway does not respond at all\. Retrying in \d+ s")
     )
     async with gateway_with_nsqd(*brokers, *flags) as gateway:
         await expect(console.state).to_have_text("connected")

@@ -1,4 +1,4 @@
-"""The console where somebody subscribes the topic that `nsq-gateway pipeline metrics` fills."""
+"""The console subscribed to the topic that `nsq-gateway pipeline metrics` fills."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.end_to_end.browser.conftest import PAIRED, Visits
-from tests.support.browsers import Look, Visitor
+from tests.support.browsers import Device, Visitor
 from tests.support.console_page import (
     IN_CHROMIUM,
     WITH_ONE_BROKER,
@@ -51,7 +51,7 @@ async def reads(console: ConsolePage, chart: str, words: str) -> None:
 
 
 @PAIRED
-async def test_metrics_become_charts_and_a_window_that_grows_is_told_anew(
+async def test_metrics_become_charts_and_growing_windows_are_updated(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:
     """Nothing is shown before the first; later each window stands once, and keys read them."""
@@ -81,7 +81,7 @@ async def test_metrics_become_charts_and_a_window_that_grows_is_told_anew(
 
 @IN_CHROMIUM
 @WITH_ONE_BROKER
-async def test_each_topic_has_its_charts_and_another_subscription_begins_anew(
+async def test_each_topic_has_its_charts_and_a_new_subscription_resets_them(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:
     """The choice offers what came, and stays where it is when more comes."""
@@ -111,15 +111,15 @@ async def test_each_topic_has_its_charts_and_another_subscription_begins_anew(
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(Look(is_phone=is_phone, is_dark=is_dark), id=f"{where}-{color}")
+        pytest.param(Device(is_phone=is_phone, is_dark=is_dark), id=f"{where}-{color}")
         for is_phone, where in ((False, "desk"), (True, "phone"))
         for is_dark, color in ((False, "light"), (True, "dark"))
     ],
 )
 async def test_the_charts_fit_and_have_no_barrier(
-    visits: Visits, gateway: RunningGateway, topic: str, look: Look
+    visits: Visits, gateway: RunningGateway, topic: str, look: Device
 ) -> None:
-    """axe-core finds nothing, and nobody scrolls sideways."""
+    """axe-core finds nothing, and no sideways scrolling is needed."""
     visitor = await visits(look)
     console = await open_console(visitor, gateway)
     if look.is_phone:

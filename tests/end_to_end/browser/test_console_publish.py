@@ -1,4 +1,4 @@
-"""The console in a real browser: its form publishes, and tells what became of it."""
+"""The console in a real browser: its form publishes and shows the result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.browsers import Visitor
-from tests.support.console_page import IN_CHROMIUM, ConsolePage, make_channel, open_console
+from tests.support.console_page import (
+    IN_CHROMIUM,
+    WITH_ONE_BROKER,
+    ConsolePage,
+    make_channel,
+    open_console,
+)
 from tests.support.gateway import RunningGateway
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM, WITH_ONE_BROKER]
 
 REFUSED = r"Failed to load resource: the server responded with a status of 4\d\d"
 
@@ -65,17 +71,36 @@ async def test_a_message_may_be_for_later(
     await console.page.fill("#publish-defer", "3600000")
     await console.publish(topic, "later")
 
-    told = f"OK: 1 message to {topic}, 5 bytes, {way}, to be delivered after 3600000 ms."
+    told = f"OK: 1 message to {topic}, 5 bytes, {way}, deferred by 3600000 ms."
     await expect(console.published).to_have_text(told)
     assert (0, 0, 1) == await gateway.counts_become(topic, "c", (0, 0, 1))
     visitor.found_nothing_wrong(gateway.address)
 
 
+async def test_a_delay_is_at_most_nsqds(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """The field begins with nsqd's default, an hour; a refusal tells it the real limit."""
+    console = await open_form(visitor, gateway, topic, "over HTTP")
+    await console.page.fill("#publish-defer", "3600001")
+    await console.publish(topic, "too late")
+    field = "document.querySelector('#publish-defer')"
+    assert await console.page.evaluate(f"{field}.validity.rangeOverflow")
+    await expect(console.published).to_be_hidden()
+    await console.page.evaluate(f"{field}.max = '86400000'")
+    await console.page.click("#publish")
+    await expect(console.published).to_contain_text("INVALID_DEFER")
+
+    assert "3600000" == await console.page.evaluate(f"{field}.max")
+    assert (0, 0, 0) == await gateway.counts_become(topic, "c", (0, 0, 0))
+    visitor.found_nothing_wrong(gateway.address, besides=REFUSED)
+
+
 @pytest.mark.parametrize("way", ["over HTTP", "over the socket"])
-async def test_a_refusal_is_told_with_its_code(
+async def test_a_refused_publish_is_shown_with_its_code(
     visitor: Visitor, gateway: RunningGateway, topic: str, way: str
 ) -> None:
-    """What NSQ says against it, and that nothing is published."""
+    """The page shows NSQ's error, and that nothing was published."""
     console = await open_form(visitor, gateway, topic, way)
     await console.publish(topic, "x" * (1024 * 1024 + 1))
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.support.browsers import Visitor
-from tests.support.console_page import IN_CHROMIUM, make_channel, open_console
+from tests.support.console_page import IN_CHROMIUM, WITH_ONE_BROKER, make_channel, open_console
 from tests.support.gateway import RunningGateway, gateway_alone
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM]
@@ -30,7 +30,9 @@ async def empty() -> AsyncIterator[RunningGateway]:
         yield gateway
 
 
-async def test_a_newcomer_is_told_what_to_do(visitor: Visitor, empty: RunningGateway) -> None:
+async def test_an_empty_console_explains_the_first_step(
+    visitor: Visitor, empty: RunningGateway
+) -> None:
     """The line that stands there is one of a shell; a topic appears, chosen it can be read."""
     console = await open_console(visitor, empty)
     example = console.page.locator("#no-topics pre")
@@ -86,7 +88,7 @@ async def test_the_longest_names_can_be_used(visitor: Visitor, empty: RunningGat
     visitor.found_nothing_wrong(empty.address)
 
 
-async def test_the_list_shows_what_nsq_counts(visitor: Visitor, empty: RunningGateway) -> None:
+async def test_the_list_shows_the_counts_of_nsqd(visitor: Visitor, empty: RunningGateway) -> None:
     """Depths of a topic and of a channel, and that it is paused."""
     await empty.publish("waiting", b"one")
     await make_channel(empty, "read", "c")
@@ -106,7 +108,8 @@ async def test_the_list_shows_what_nsq_counts(visitor: Visitor, empty: RunningGa
     visitor.found_nothing_wrong(empty.address)
 
 
-async def test_the_charts_are_told_in_words(
+@WITH_ONE_BROKER
+async def test_the_charts_have_a_text_alternative(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:
     """Each value moves with what happens, in the legend and for who does not see the lines."""
@@ -132,6 +135,7 @@ async def test_the_charts_are_told_in_words(
     visitor.found_nothing_wrong(gateway.address)
 
 
+@WITH_ONE_BROKER
 async def test_an_address_fills_in_the_form(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:
@@ -147,17 +151,18 @@ async def test_an_address_fills_in_the_form(
     visitor.found_nothing_wrong(gateway.address)
 
 
+@WITH_ONE_BROKER
 async def test_help_opens_by_its_key(visitor: Visitor, gateway: RunningGateway) -> None:
     """The dialog names the keys, takes them away from the page, and closes by Escape."""
     console = await open_console(visitor, gateway)
     dialog = console.page.get_by_role("dialog", name="Keys")
     await console.press("?")
     await expect(dialog).to_be_visible()
-    await expect(dialog).to_contain_text("FIN: NSQ forgets the message")
+    await expect(dialog).to_contain_text("FIN: finish the message")
     await console.press("h")
     await console.press("Escape")
     await expect(dialog).to_be_hidden()
-    await expect(console.page.locator("#hold")).to_have_attribute("aria-pressed", "false")
+    await expect(console.page.locator("#pause")).to_have_attribute("aria-pressed", "false")
     await console.page.click("#help-open")
     await console.page.click("#help-close")
     await expect(dialog).to_be_hidden()
@@ -165,6 +170,7 @@ async def test_help_opens_by_its_key(visitor: Visitor, gateway: RunningGateway) 
     visitor.found_nothing_wrong(gateway.address)
 
 
+@WITH_ONE_BROKER
 async def test_a_theme_is_kept(visitor: Visitor, gateway: RunningGateway) -> None:
     """System, light, dark and around; the browser knows it when the page comes again."""
     console = await open_console(visitor, gateway)

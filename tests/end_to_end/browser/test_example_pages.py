@@ -1,4 +1,4 @@
-"""The pages of examples/, as they stand: opened and clicked on."""
+"""The pages of examples/, unchanged, in a browser."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.end_to_end.browser.conftest import PAIRED, Visits
-from tests.support.browsers import Browsers, Look, Visitor
-from tests.support.example_pages import serving_page
+from tests.support.browsers import Browsers, Device, Visitor
+from tests.support.example_page_gateway import gateway_with_pages
 from tests.support.example_workers import EXAMPLES
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,12 +34,12 @@ async def is_connected(page: Page) -> Page:
 
 @PAIRED
 async def test_the_dashboard_counts(
-    shared_broker: MortalBroker, topic: str, visitor: Visitor
+    shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
     """Orders, their sums, and the last ten, newest first; markup in a message stays text."""
     markup = "<img src=x onerror=alert(1)>"
     orders = [b'{"product":"tea","amount":%d}' % (10 + number) for number in range(11)]
-    async with serving_page(EXAMPLES / "dashboard", shared_broker) as gateway:
+    async with gateway_with_pages(EXAMPLES / "dashboard", shared_broker) as gateway:
         page = await is_connected(await visitor.open(f"{gateway.url}/?topic={topic}"))
         await page.evaluate(_NOTE_THE_RATE)
         for order in [b'{"product":"milk","amount":1.5}', *orders, markup.encode()]:
@@ -58,11 +58,11 @@ async def test_the_dashboard_counts(
 
 @PAIRED
 async def test_the_dashboard_is_dark_where_that_is_liked(
-    shared_broker: MortalBroker, topic: str, visits: Visits
+    shared_broker: KillableBroker, topic: str, visits: Visits
 ) -> None:
     """Its text is light then, by the browser's own colors."""
-    visitor = await visits(Look(is_dark=True))
-    async with serving_page(EXAMPLES / "dashboard", shared_broker) as gateway:
+    visitor = await visits(Device(is_dark=True))
+    async with gateway_with_pages(EXAMPLES / "dashboard", shared_broker) as gateway:
         page = await is_connected(await visitor.open(f"{gateway.url}/?topic={topic}"))
 
         color = await page.evaluate("getComputedStyle(document.body).color")
@@ -89,12 +89,12 @@ async def takes(page: Page) -> Locator:
 
 @PAIRED
 async def test_a_job_is_taken_and_finished(
-    shared_broker: MortalBroker, topic: str, visitor: Visitor
+    shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
-    """It is added on the page; nobody holds it before the click, and nobody after the last."""
-    async with serving_page(EXAMPLES / "work-queue", shared_broker) as gateway:
+    """It appears on the page, is in flight after the click, and is gone after the last one."""
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway:
         page = await is_connected(await visitor.open(f"{gateway.url}/?topic={topic}&channel=c"))
-        await page.get_by_label("A job for somebody").fill("call Ada back")
+        await page.get_by_label("New job").fill("call Ada back")
         await page.get_by_role("button", name="Add").click()
         waiting = await gateway.counts_become(topic, "c", (1, 0, 0))
         job = await takes(page)
@@ -110,11 +110,11 @@ async def test_a_job_is_taken_and_finished(
 
 
 @PAIRED
-async def test_a_job_that_is_given_back_goes_to_somebody_else(
-    shared_broker: MortalBroker, topic: str, visitor: Visitor
+async def test_a_requeued_job_goes_to_another_page(
+    shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
-    """What one has taken the other does not see, until it is given back."""
-    async with serving_page(EXAMPLES / "work-queue", shared_broker) as gateway:
+    """A job taken by one page is hidden from the other until it is requeued."""
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway:
         url = f"{gateway.url}/?topic={topic}&channel=c"
         one = await is_connected(await visitor.open(url))
         other = await is_connected(await visitor.open(url))
@@ -123,9 +123,9 @@ async def test_a_job_that_is_given_back_goes_to_somebody_else(
         await other.get_by_role("button", name="Take a job").click()
         await expect(other.locator("#note")).to_have_text("Waiting for a job")
         seen = await other.locator("#mine li").count()
-        await job.get_by_role("button", name="Give back").click()
+        await job.get_by_role("button", name="Requeue").click()
         await expect(other.locator("#mine strong")).to_have_text("call Ada back")
-        await expect(other.locator("#mine span")).to_contain_text("try 2")
+        await expect(other.locator("#mine span")).to_contain_text("attempt 2")
         await expect(one.locator("#mine li")).to_have_count(0)
         await other.get_by_role("button", name="Finish").click()
         left = await gateway.counts_become(topic, "c", NOTHING_LEFT)
@@ -135,11 +135,11 @@ async def test_a_job_that_is_given_back_goes_to_somebody_else(
 
 
 @PAIRED
-async def test_more_time_may_be_asked_for(
-    shared_broker: MortalBroker, topic: str, visitor: Visitor
+async def test_a_click_extends_the_deadline(
+    shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
-    """What is left counts down, and begins anew at a click."""
-    async with serving_page(EXAMPLES / "work-queue", shared_broker) as gateway:
+    """The remaining time counts down, and restarts at a click."""
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway:
         page = await with_a_clock(visitor, f"{gateway.url}/?topic={topic}&channel=c")
         await gateway.publish(topic, b"call Ada back")
         job = await takes(page)
@@ -155,20 +155,22 @@ async def test_more_time_may_be_asked_for(
 
 
 @PAIRED
-async def test_a_job_that_nobody_finished_in_time_is_somebody_elses(
-    shared_broker: MortalBroker, topic: str, visitor: Visitor
+async def test_a_job_that_timed_out_is_redelivered(
+    shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
     """When its minute is over it leaves the page, and waits for whoever takes the next one."""
-    async with serving_page(EXAMPLES / "work-queue", shared_broker) as gateway:
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway:
         page = await with_a_clock(visitor, f"{gateway.url}/?topic={topic}&channel=c")
         await gateway.publish(topic, b"call Ada back")
         await takes(page)
         await page.clock.fast_forward(61_000)
-        await expect(page.locator("#note")).to_contain_text("Somebody else gets it now")
+        await expect(page.locator("#note")).to_contain_text(
+            "Expired, the job will be delivered again"
+        )
         await expect(page.locator("#mine li")).to_have_count(0)
         waiting = await gateway.counts_become(topic, "c", (1, 0, 0))
         again = await takes(page)
-        await expect(again.locator("span")).to_contain_text("try 2")
+        await expect(again.locator("span")).to_contain_text("attempt 2")
         await again.get_by_role("button", name="Finish").click()
         left = await gateway.counts_become(topic, "c", NOTHING_LEFT)
         visitor.found_nothing_wrong(gateway.address)
@@ -179,12 +181,12 @@ async def test_a_job_that_nobody_finished_in_time_is_somebody_elses(
 @pytest.mark.chromium
 @pytest.mark.firefox
 async def test_two_browsers_share_a_queue(
-    shared_broker: MortalBroker, topic: str, running_browsers: Browsers
+    shared_broker: KillableBroker, topic: str, running_browsers: Browsers
 ) -> None:
     """Chromium and Firefox take turns: every job is finished once, by one of them."""
     jobs = [f"job {number}" for number in range(10)]
     async with (
-        serving_page(EXAMPLES / "work-queue", shared_broker) as gateway,
+        gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway,
         running_browsers.visitor("chromium") as one,
         running_browsers.visitor("firefox") as other,
     ):

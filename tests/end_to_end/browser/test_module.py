@@ -1,4 +1,4 @@
-"""The JavaScript module that the gateway serves, in real browsers: what a page does with it."""
+"""The JavaScript module in real browsers."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def test_a_page_iterates_and_finishes(
         for await (const message of subscription) {
           const { topic, channel, attempts, body, bytes } = message;
           const ageMs = Date.now() - Number(message.timestampNs / 1_000_000n);
-          const isFirst = message.finish();
-          const isSecond = message.finish();
+          const both = [message.finish(), message.finish()];
+          const [isFirst, isSecond] = await Promise.all(both);
           seen.push({ topic, channel, attempts, body, size: bytes.length, isFirst, isSecond,
                       isRecent: Math.abs(ageMs) < 60_000, isAnswered: message.isAnswered });
           if (seen.length === 2) break;
@@ -152,10 +152,10 @@ async def test_touch_puts_the_deadline_off(
         const touched = [];
         while (Date.now() < since + 2_600) {
           await new Promise((resolve) => setTimeout(resolve, 300));
-          touched.push(message.touch());
+          touched.push(await message.touch());
         }
         const movedMs = message.deadline - deadline;
-        const isFinished = message.finish();
+        const isFinished = await message.finish();
         const heldMs = Date.now() - since;
         await subscription.close();
         return [heldMs, movedMs, touched.every(Boolean), isFinished, errors];
@@ -234,10 +234,8 @@ async def test_answers_of_one_turn_go_out_together(
 
 
 @PAIRED
-async def test_break_closes_and_hands_back(
-    page: Page, allowing: RunningGateway, topic: str
-) -> None:
-    """What had come and was not handed out is somebody else's at once, tried once more."""
+async def test_break_closes_and_requeues(page: Page, allowing: RunningGateway, topic: str) -> None:
+    """Messages that the loop had not received are redelivered at once, with one more attempt."""
     await allowing.post("/mpub", b"a\nb\nc\nd", topic=topic)
     bodies, state = await run(
         page,
@@ -263,7 +261,7 @@ async def test_break_closes_and_hands_back(
 async def test_break_does_not_wait_for_an_answer_that_never_comes(
     page: Page, allowing: RunningGateway, topic: str
 ) -> None:
-    """Who leaves with a message in hand, unanswered, is not held until that one's time is over."""
+    """Leaving the loop with an unanswered message does not wait for its timeout."""
     await allowing.publish(topic, b"in hand")
     elapsed_ms = await run(
         page,
@@ -295,7 +293,7 @@ async def test_a_viewer_sees_everything_and_answers_nothing(
         page,
         """
         for await (const message of s)
-          return [message.body, message.isAnswered, message.finish(), s.dropped, errors];
+          return [message.body, message.isAnswered, await message.finish(), s.dropped, errors];
         """,
     )
 
@@ -360,7 +358,7 @@ async def test_a_publish_may_be_put_off(page: Page, topic: str) -> None:
 
 @PAIRED
 async def test_a_publish_that_is_refused_is_an_error(page: Page, topic: str) -> None:
-    """It has the gateway's word, and says that the same will not succeed later."""
+    """It has the gateway's code, and says that a retry will not succeed."""
     seen = await run(
         page,
         """
@@ -437,7 +435,7 @@ async def test_a_secret_that_is_refused_ends_the_subscription(
 
 
 @PAIRED
-async def test_an_address_that_is_wrong_is_told_and_not_tried_again(
+async def test_a_wrong_address_is_an_error_and_not_retried(
     visitor: Visitor, pages: BrowserPage, allowing: RunningGateway, topic: str
 ) -> None:
     """A browser tells no status: the module has asked why."""
@@ -461,7 +459,7 @@ async def test_an_address_that_is_wrong_is_told_and_not_tried_again(
 
 @PAIRED
 async def test_a_name_that_is_nearly_an_option_is_a_type_error(page: Page, topic: str) -> None:
-    """Nothing is asked of the gateway."""
+    """No request is sent to the gateway."""
     told = await run(
         page,
         "try { subscribe(given[0]); } catch (error) { return String(error); }",

@@ -1,4 +1,4 @@
-"""A page in a real browser as a consumer, with nothing but the browser's own WebSocket."""
+"""A page in a real browser as a consumer, with only the browser's own WebSocket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.end_to_end.browser.conftest import PAIRED, SECRET
 from tests.support.browser_page import BrowserPage
 from tests.support.browsers import Visitor, run
 from tests.support.gateway import RunningGateway, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,7 +31,7 @@ async def page(visitor: Visitor, pages: BrowserPage) -> Page:
 
 
 async def subscribe(page: Page, gateway: RunningGateway, topic: str, **query: int) -> None:
-    """Let *page* have a subscriber ``s`` of *topic*, channel "c"."""
+    """Create a subscriber ``s`` of *topic*, channel "c", in *page*."""
     url = json.dumps(gateway.sub_url(topic, "c", **query))
     answer = await run(page, f"globalThis.s = new Subscriber({url}); return s.next()")
     assert "SUB" == answer["cmd"]
@@ -41,7 +41,7 @@ async def subscribe(page: Page, gateway: RunningGateway, topic: str, **query: in
 async def test_a_page_receives_and_finishes(
     page: Page, allowing: RunningGateway, topic: str
 ) -> None:
-    """What was published is what JavaScript reads; the broker has nothing left after FIN."""
+    """JavaScript reads what was published; the broker has nothing left after FIN."""
     await subscribe(page, allowing, topic)
     await allowing.publish(topic, TEXT.encode())
     delivery, answer = await run(
@@ -83,9 +83,7 @@ async def test_a_page_that_requeues_gets_it_later(
 
 
 @PAIRED
-async def test_a_page_that_finishes_too_late_is_told(
-    page: Page, allowing: RunningGateway, topic: str
-) -> None:
+async def test_a_late_fin_is_an_error(page: Page, allowing: RunningGateway, topic: str) -> None:
     """E_FIN_FAILED with the id; the message comes again, and then it can be finished."""
     await subscribe(page, allowing, topic, msg_timeout_ms=2_000)
     await allowing.publish(topic, b"slow")
@@ -128,7 +126,7 @@ async def test_a_page_publishes_over_its_socket(
 
 @PAIRED
 async def test_a_page_is_told_when_the_gateway_drains(
-    page: Page, pages: BrowserPage, shared_broker: MortalBroker, topic: str
+    page: Page, pages: BrowserPage, shared_broker: KillableBroker, topic: str
 ) -> None:
     """CLOSE_WAIT with the time to come back, then 1012."""
     async with gateway_with_nsqd(
@@ -152,7 +150,7 @@ async def test_a_page_is_told_when_the_gateway_drains(
 
 
 @PAIRED
-async def test_a_page_that_is_closed_hands_back(
+async def test_closing_a_page_requeues_its_messages(
     visitor: Visitor, pages: BrowserPage, page: Page, allowing: RunningGateway, topic: str
 ) -> None:
     """Another tab gets what it held, at once."""
@@ -170,7 +168,7 @@ async def test_a_page_that_is_closed_hands_back(
 
 
 @PAIRED
-async def test_a_foreign_page_is_refused(
+async def test_a_page_of_another_origin_cannot_subscribe(
     visitor: Visitor, pages: BrowserPage, allowing: RunningGateway, topic: str
 ) -> None:
     """The same page under another name is another origin: its socket never opens."""
@@ -208,7 +206,7 @@ async def test_a_page_may_say_its_secret_first(
 async def test_a_page_may_bring_its_secret_as_a_subprotocol(
     page: Page, guarded: RunningGateway, topic: str
 ) -> None:
-    """It is told the other entry, as a browser demands, and is subscribed."""
+    """The server selects the other entry, as browsers require, and subscribes the page."""
     url = json.dumps(guarded.sub_url(topic, "c"))
     protocol, sub = await run(
         page,

@@ -1,5 +1,5 @@
 """
-One fault alone, with clients at work before, during and behind it: its history holds nothing wrong.
+One fault with clients at work before, during and after it: the history has no violation.
 
 What was acknowledged is delivered and finished, nothing is finished that no client finished, and
 what came twice has a reason. `tests/end_to_end/test_history.py` holds the same for all faults in
@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import history_run
-from tests.support.history import Acknowledged, Record, Sent
+from tests.support.history import MessageSent, PublishAcknowledged, Record
 from tests.support.history_check import violations
-from tests.support.history_run import Fault, recorded
-from tests.support.history_world import MSG_TIMEOUT_S
+from tests.support.history_run import Fault, record_history
+from tests.support.history_system import MSG_TIMEOUT_S
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.toxiproxy]
 
@@ -37,19 +37,21 @@ FAULTS: tuple[Fault, ...] = (
 def account(records: Sequence[Record]) -> str:
     """Return how many messages were acknowledged, and how many the broker sent how often."""
     acknowledged = sum(
-        len(record.event.bodies) for record in records if isinstance(record.event, Acknowledged)
+        len(record.event.bodies)
+        for record in records
+        if isinstance(record.event, PublishAcknowledged)
     )
-    sent = Counter(record.event.body for record in records if isinstance(record.event, Sent))
+    sent = Counter(record.event.body for record in records if isinstance(record.event, MessageSent))
     times = Counter(sent.values())
     return f"{acknowledged} acknowledged; sent so often: {dict(sorted(times.items()))}"
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-async def test_nothing_is_lost_and_what_came_twice_has_a_reason_when(
+async def test_nothing_is_lost_and_duplicates_have_a_cause_when(
     kind: str, fault: Fault, tmp_path: Path
 ) -> None:
     """Every 200 is delivered and finished, and no FIN is the gateway's own."""
-    records = await recorded(kind, fault.__name__, faults=[fault])
+    records = await record_history(kind, fault.__name__, faults=[fault])
     written = tmp_path / "history.txt"
     written.write_text("".join(f"{record.at_s:.3f} {record.event}\n" for record in records))
 

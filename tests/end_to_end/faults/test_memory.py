@@ -1,4 +1,4 @@
-"""Sockets that all stop reading fill their buffers and no more: the formula of the memory holds."""
+"""Sockets that stop reading fill their buffers and no more, as the memory formula says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.channel_life import in_front_of
-from tests.support.gateway import RunningGateway, become
-from tests.support.mortal_broker import MortalBroker
+from tests.support.channel_admin import gateway_before
+from tests.support.gateway import RunningGateway, poll_until
+from tests.support.killable_broker import KillableBroker
 from tests.support.raw_socket import raw_websocket
 
 pytestmark = [
@@ -47,11 +47,11 @@ async def has_settled(gateway: RunningGateway) -> bool:
 
 @pytest.mark.parametrize("size_bytes", [64 * KIB, 1_000_000], ids=["small", "large"])
 async def test_full_buffers_on_all_sockets_stay_below_the_formula(
-    shared_broker: MortalBroker, topic: str, size_bytes: int
+    shared_broker: KillableBroker, topic: str, size_bytes: int
 ) -> None:
     """For each socket its buffer, two messages as they come and go, and half a MiB."""
     flags = (f"--socket-buffer-bytes={BUFFER_BYTES}", "--slow-consumer-s=60")
-    async with in_front_of(shared_broker, *flags) as gateway, AsyncExitStack() as life:
+    async with gateway_before(shared_broker, *flags) as gateway, AsyncExitStack() as life:
         await gateway.publish(topic, b"warm")
         before_bytes = resident_bytes(gateway)
         for number in range(SOCKETS):
@@ -59,7 +59,7 @@ async def test_full_buffers_on_all_sockets_stay_below_the_formula(
             await life.enter_async_context(raw_websocket(url, has_small_buffer=True))
         for _ in range((BUFFER_BYTES + ON_THE_WAY_BYTES) // size_bytes):
             await gateway.publish(topic, b"x" * size_bytes)
-        assert await become(partial(has_settled, gateway), expected=True)
+        assert await poll_until(partial(has_settled, gateway), expected=True)
         grown_bytes = resident_bytes(gateway) - before_bytes
 
     each_mib = grown_bytes / SOCKETS / MIB

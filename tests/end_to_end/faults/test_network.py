@@ -1,4 +1,4 @@
-"""The network between gateway and nsqd falls silent, is slow, or shows a wrong certificate."""
+"""The network between gateway and nsqd is silent or slow, or a certificate is wrong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Certificates, Identity, certificates
-from tests.support.gateway import RunningGateway, become, gateway_with_nsqd
-from tests.support.mortal_broker import MortalBroker, free_port, mortal_broker
+from tests.support.gateway import RunningGateway, gateway_with_nsqd, poll_until
+from tests.support.killable_broker import KillableBroker, free_port, killable_broker
 from tests.support.nsqd import real_nsqd
 from tests.support.toxiproxy import toxiproxy
 
@@ -42,10 +42,10 @@ async def status_of_publish(gateway: RunningGateway, topic: str, body: bytes = b
 async def test_silence_is_found_within_two_heartbeats_and_publishes_go_elsewhere(
     kind: str, topic: str
 ) -> None:
-    """One way of two falls silent, and closes nothing: sockets are told, publishers soon not."""
+    """One of two nsqds falls silent without closing: sockets are notified, publishes avoid it."""
     async with (
-        mortal_broker(kind) as one,
-        mortal_broker(kind) as other,
+        killable_broker(kind) as one,
+        killable_broker(kind) as other,
         toxiproxy() as proxy,
     ):
         way = await proxy.in_front_of(other.tcp_address)
@@ -87,10 +87,10 @@ async def test_silence_is_found_within_two_heartbeats_and_publishes_go_elsewhere
 
 
 @pytest.mark.toxiproxy
-async def test_a_slow_nsqd_makes_publishes_slow_then_refuses_them_and_stores_what_it_took(
-    shared_broker: MortalBroker, topic: str
+async def test_a_slow_nsqd_slows_publishes_then_they_get_503_and_accepted_ones_are_stored(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """What waits is bounded: beyond it is 503 OVERLOADED at once, and that is not published."""
+    """The queue is bounded: beyond it, 503 OVERLOADED at once, and nothing is published."""
     async with toxiproxy() as proxy:
         way = await proxy.in_front_of(shared_broker.tcp_address)
         flags = ("--nsqd-connections=1", "--publish-buffer-bytes=50000", *SMALL)
@@ -141,7 +141,7 @@ def trusting(path: str) -> tuple[str, str]:
     "name,reason",
     [("expired", "certificate has expired"), ("misnamed", "IP address mismatch")],
 )
-async def test_a_certificate_that_is_wrong_is_named_and_not_talked_to(
+async def test_a_wrong_certificate_is_reported_and_not_accepted(
     topic: str, name: str, reason: str
 ) -> None:
     """The gateway starts, says why there is no nsqd, and answers 503."""
@@ -174,10 +174,10 @@ async def test_authorities_that_changed_are_read_without_a_restart(
             assert 200 == await status_of_publish(gateway, topic)
         try:
             async with secured(port, after.server):
-                assert 503 == await become(partial(status_of_publish, gateway, topic), 503)
+                assert 503 == await poll_until(partial(status_of_publish, gateway, topic), 503)
                 trusted.write_text("half of a file")  # as somebody who writes it slowly
                 assert 503 == await status_of_publish(gateway, topic)
                 shutil.copy(after.root_ca_file, trusted)
-                assert 200 == await become(partial(status_of_publish, gateway, topic), 200)
+                assert 200 == await poll_until(partial(status_of_publish, gateway, topic), 200)
         finally:
             await gateway_life.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Clients vanish, answer wrongly, flood, come by the thousand, or are all cut at once."""
+"""Clients vanish, send invalid acks, flood, come by the thousand, or are all cut at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from tests.support.channel_life import in_front_of
+from tests.support.channel_admin import gateway_before
 from tests.support.gateway import RunningGateway
-from tests.support.mortal_broker import MortalBroker
+from tests.support.killable_broker import KillableBroker
 from tests.support.raw_socket import handshake, raw_socket
 from tests.support.subscriber_client import Json, SubscriberClient, subscribe
 from tests.support.toxiproxy import toxiproxy
@@ -34,13 +34,13 @@ NEIGHBOUR_S = 1.0
 
 
 @pytest.mark.toxiproxy
-async def test_what_a_client_held_that_fell_silent_goes_to_another(
-    shared_broker: MortalBroker, topic: str
+async def test_messages_of_a_silent_client_are_redelivered_to_another(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
     """No FIN and no RST comes from it: a pong that is missed tells, and then at once."""
     async with toxiproxy() as proxy, AsyncExitStack() as life:
         flags = ("--ping-interval-s=0.3", "--ping-timeout-s=0.3")
-        gateway = await life.enter_async_context(in_front_of(shared_broker, *flags))
+        gateway = await life.enter_async_context(gateway_before(shared_broker, *flags))
         way = await proxy.in_front_of(gateway.address)
         async with subscribe(f"http://{way.address}", topic, "c") as gone:
             await gateway.publish(topic, b"held")
@@ -57,10 +57,10 @@ async def test_what_a_client_held_that_fell_silent_goes_to_another(
 # F12
 
 
-async def test_answers_that_cannot_count_are_refused_and_harm_nobody(
+async def test_invalid_acks_are_refused_and_affect_no_other_socket(
     gateway: RunningGateway, topic: str
 ) -> None:
-    """Too late, somebody else's, twice: each is one E_FIN_FAILED, and messages go on."""
+    """Too late, of another socket, twice: each is one E_FIN_FAILED, and messages continue."""
     async with (
         gateway.subscribe(topic, "c", msg_timeout_ms=MSG_TIMEOUT_MS, max_in_flight=1) as one,
         AsyncExitStack() as life,
@@ -101,7 +101,7 @@ async def refusal_of_late(client: SubscriberClient, delivery: str) -> Json:
 
 
 async def answer_to(client: SubscriberClient, delivery: str, ref: str) -> Json:
-    """FIN *delivery*, and return what is said to that."""
+    """FIN *delivery*, and return the response."""
     await client.send({"cmd": "FIN", "id": delivery, "ref": ref})
     return (await client.receive_until(ref))[-1]
 
@@ -119,13 +119,13 @@ async def waits_s(client: SubscriberClient, is_over: asyncio.Event) -> list[floa
     return waits
 
 
-async def test_a_flood_of_commands_costs_its_neighbour_nothing(
-    shared_broker: MortalBroker, topic: str
+async def test_a_flood_of_commands_does_not_delay_other_sockets(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """What is above the rate is read later; a frame that would take over 5 s is 4508."""
+    """Commands above the rate are read later; a frame that would take over 5 s is 4508."""
     nop = '{"cmd":"NOP"}'
     async with (
-        in_front_of(shared_broker) as gateway,
+        gateway_before(shared_broker) as gateway,
         gateway.subscribe(topic, "c") as neighbour,
         gateway.subscribe(topic, "c") as flood,
         gateway.subscribe(topic, "c") as worse,
@@ -184,12 +184,12 @@ async def probed(url: str, is_over: asyncio.Event) -> Counter[int]:
     return answers
 
 
-async def test_a_thousand_sockets_at_once_are_taken_up_to_the_limit(
-    shared_broker: MortalBroker, topic: str
+async def test_a_thousand_sockets_at_once_are_accepted_up_to_the_limit(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """The others are told 503 and when to come again; probes are answered 200 all the time."""
+    """The others get 503 with Retry-After; probes get 200 all the time."""
     async with (
-        in_front_of(shared_broker, f"--max-sockets={ROOM + 1}") as gateway,
+        gateway_before(shared_broker, f"--max-sockets={ROOM + 1}") as gateway,
         # The consumer of all who only look is there: on a machine that is busy the crowd would
         # hold up its connection beyond what a connection may take.
         gateway.subscribe(topic) as first,
@@ -213,11 +213,11 @@ async def test_a_thousand_sockets_at_once_are_taken_up_to_the_limit(
 
 
 @pytest.mark.toxiproxy
-async def test_when_all_are_cut_at_once_all_come_back_and_nothing_is_lost(
-    shared_broker: MortalBroker, topic: str
+async def test_sockets_that_are_all_cut_at_once_reconnect_without_loss(
+    shared_broker: KillableBroker, topic: str
 ) -> None:
-    """Each held a message; each of these comes once more, to somebody who came back."""
-    async with toxiproxy() as proxy, in_front_of(shared_broker) as gateway:
+    """Each held a message; each message is redelivered once, to a reconnected client."""
+    async with toxiproxy() as proxy, gateway_before(shared_broker) as gateway:
         way = await proxy.in_front_of(gateway.address)
         url = f"http://{way.address}"
         async with AsyncExitStack() as life:

@@ -1,4 +1,4 @@
-"""A socket to whoever says every text back; one message may have 100 000 bytes."""
+"""Fixtures: a socket that echoes every text; messages have at most 100 000 bytes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.echo_gate import EchoGate, echo_port
+from tests.support.echo_handler import EchoUpgradeHandler, echo_server
 from tests.support.raw_socket import RawWebSocket, raw_websocket
 
 
 @pytest.fixture(scope="module")
-def gate() -> EchoGate:
-    """Who lets everybody in."""
-    return EchoGate()
+def gate() -> EchoUpgradeHandler:
+    """Return an upgrade handler that accepts every socket."""
+    return EchoUpgradeHandler()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def address(gate: EchoGate) -> AsyncIterator[str]:
-    """Where every text is said back."""
-    async with echo_port(gate) as address:
+async def address(gate: EchoUpgradeHandler) -> AsyncIterator[str]:
+    """Return the address of an echo server."""
+    async with echo_server(gate) as address:
         yield address
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.echo_gate import MAX_FRAME_BYTES
+from tests.support.echo_handler import MAX_FRAME_BYTES
 from tests.support.raw_socket import (
     BINARY,
     CLOSE,
@@ -16,14 +16,14 @@ from tests.support.raw_socket import (
     TEXT,
     RawWebSocket,
 )
-from tests.support.wire_frames import (
+from tests.support.websocket_frames import (
     FIN,
     RSV1,
     RSV2,
     RSV3,
     Closed,
     read_closed,
-    send_apart,
+    send_separately,
     wire_frame,
 )
 
@@ -38,7 +38,7 @@ ALIVE = (TEXT, b"probe")
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 124, 125, 126, 127, 128, 65_534, 65_535, 65_536])
 async def test_a_text_of_any_size_is_one_frame_each_way(raw: RawWebSocket, size_bytes: int) -> None:
-    """§5.2: the size is told in 7, 16 or 64 bits, and each boundary belongs to one of them."""
+    """§5.2: sizes have 7, 16 or 64 bits; both sides of each boundary are tested."""
     text = b"x" * size_bytes
 
     await raw.send(wire_frame(FIN | TEXT, text))
@@ -71,7 +71,7 @@ async def test_a_text_up_to_the_limit_is_taken(raw: RawWebSocket, size_bytes: in
 async def test_a_text_above_the_limit_is_1009_once_its_size_is_known(
     raw: RawWebSocket, sent_bytes: int
 ) -> None:
-    """§7.4.1: nobody waits for its bytes, and bytes that come all the same hide no close frame."""
+    """§7.4.1: without waiting for its bytes; bytes that follow hide no close frame."""
     frame = wire_frame(FIN | TEXT, bytes(MAX_FRAME_BYTES + 1))
     await raw.send(frame[: 14 + sent_bytes])
 
@@ -145,7 +145,7 @@ async def test_a_binary_message_is_1003(raw: RawWebSocket, payload: bytes) -> No
     assert Closed(1003, [], b"") == await read_closed(raw)
 
 
-async def test_what_came_before_a_wrong_frame_is_answered(raw: RawWebSocket) -> None:
+async def test_messages_before_an_invalid_frame_are_answered(raw: RawWebSocket) -> None:
     """§7.1.7: what is wrong is the frame that is wrong, though both came in one read."""
     await raw.send(PROBE + wire_frame(FIN | TEXT | RSV1, b"wrong") + PROBE)
 
@@ -255,7 +255,7 @@ async def test_fragments_without_bytes_do_not_go_on_for_ever(raw: RawWebSocket) 
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\xff\x80", b"x" * 125], ids=["0", "3", "125"])
-async def test_a_ping_is_answered_with_what_it_holds(raw: RawWebSocket, payload: bytes) -> None:
+async def test_a_pong_has_the_payload_of_its_ping(raw: RawWebSocket, payload: bytes) -> None:
     """§5.5.3: the same application data, text or not."""
     await raw.send(wire_frame(FIN | PING, payload))
 
@@ -282,7 +282,7 @@ async def test_a_control_frame_in_fragments_is_1002(raw: RawWebSocket, opcode: i
 
 
 @pytest.mark.parametrize("payload", [b"", b"unasked", b"x" * 125], ids=["0", "7", "125"])
-async def test_a_pong_that_nobody_asked_for_is_nothing(raw: RawWebSocket, payload: bytes) -> None:
+async def test_an_unsolicited_pong_is_ignored(raw: RawWebSocket, payload: bytes) -> None:
     """§5.5.3: a heartbeat in one direction; no answer is expected."""
     await raw.send(wire_frame(FIN | PONG, payload) + PROBE)
 
@@ -320,14 +320,14 @@ SAID = Closed(
 @pytest.mark.parametrize("at", range(1, len(STREAM), 7))
 async def test_a_stream_that_is_cut_once_is_read_the_same(raw: RawWebSocket, at: int) -> None:
     """§5.2: a frame has no relation to what TCP delivers at a time."""
-    await send_apart(raw, [STREAM[:at], STREAM[at:]])
+    await send_separately(raw, [STREAM[:at], STREAM[at:]])
 
     assert SAID == await read_closed(raw)
 
 
 async def test_a_stream_that_comes_byte_by_byte_is_read_the_same(raw: RawWebSocket) -> None:
     """§5.2: and a slow peer may cut it at every byte."""
-    await send_apart(raw, [STREAM[at : at + 1] for at in range(len(STREAM))])
+    await send_separately(raw, [STREAM[at : at + 1] for at in range(len(STREAM))])
 
     assert SAID == await read_closed(raw)
 
@@ -340,7 +340,7 @@ async def test_a_stream_that_is_cut_at_random_is_read_the_same(
     cuts = sorted(random.Random(seed).sample(range(1, len(STREAM)), 12))
     ends = zip([0, *cuts], [*cuts, len(STREAM)], strict=True)
 
-    await send_apart(raw, [STREAM[start:end] for start, end in ends])
+    await send_separately(raw, [STREAM[start:end] for start, end in ends])
 
     assert SAID == await read_closed(raw)
 
@@ -349,7 +349,7 @@ async def test_a_stream_that_is_cut_at_random_is_read_the_same(
 async def test_a_long_frame_may_come_in_small_pieces(raw: RawWebSocket, size_bytes: int) -> None:
     """§5.2: and what follows it in the same piece is another frame."""
     stream = wire_frame(FIN | TEXT, b"x" * size_bytes) + PROBE
-    await send_apart(raw, [stream[at : at + 997] for at in range(0, len(stream), 997)])
+    await send_separately(raw, [stream[at : at + 997] for at in range(0, len(stream), 997)])
 
     assert size_bytes == len((await raw.read_frame())[1])
     assert ALIVE == await raw.read_frame()

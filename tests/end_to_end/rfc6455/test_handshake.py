@@ -1,4 +1,4 @@
-"""RFC 6455 §4.2, over TCP: which requests are answered 101, and what the others are answered."""
+"""RFC 6455 §4.2, over TCP: which requests get 101, and the responses to all others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.echo_gate import EchoGate
-from tests.support.raw_http import RawAnswer, read_answer
+from tests.support.echo_handler import EchoUpgradeHandler
+from tests.support.raw_http import RawAnswer, read_response
 from tests.support.raw_socket import TEXT, RawSocket, raw_socket
-from tests.support.wire_frames import FIN, wire_frame
+from tests.support.websocket_frames import FIN, wire_frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,7 +32,7 @@ HEADERS = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(address: str) -> AsyncIterator[RawSocket]:
-    """A connection on which nothing has been said."""
+    """Return a connection without any data yet."""
     async with raw_socket(address) as raw:
         yield raw
 
@@ -48,7 +48,7 @@ def head(first: str = GET, **changes: str | None) -> bytes:
 async def ask(raw: RawSocket, request: bytes) -> RawAnswer:
     """Return what is answered; the body of a 101 is empty."""
     await raw.send(request)
-    return await read_answer(raw)
+    return await read_response(raw)
 
 
 async def test_the_answer_proves_that_the_handshake_was_read(raw: RawSocket) -> None:
@@ -115,7 +115,7 @@ async def test_names_of_headers_have_no_case(raw: RawSocket) -> None:
     ],
 )
 async def test_the_resource_is_a_path_or_an_absolute_address(
-    raw: RawSocket, gate: EchoGate, target: str, path: str, query: bytes
+    raw: RawSocket, gate: EchoUpgradeHandler, target: str, path: str, query: bytes
 ) -> None:
     """§4.2.1 (1): a Request-URI, which may hold the host (RFC 9112 §3.2.2)."""
     answer = await ask(raw, head(f"GET {target} HTTP/1.1"))
@@ -124,7 +124,9 @@ async def test_the_resource_is_a_path_or_an_absolute_address(
     assert (path, query) == (gate.upgrades[-1].path, gate.upgrades[-1].query)
 
 
-async def test_what_was_asked_for_is_handed_on(raw: RawSocket, gate: EchoGate) -> None:
+async def test_origin_and_subprotocols_reach_the_handler(
+    raw: RawSocket, gate: EchoUpgradeHandler
+) -> None:
     """§4.2.2 (3): origin and subprotocols are the gate's to judge, and where it came from."""
     await ask(
         raw,
@@ -183,7 +185,7 @@ async def test_a_header_that_stands_there_once_does_not_stand_there_twice(
 
 
 @pytest.mark.parametrize("version", [None, "0", "8", "12", "14", "13, 8", "013", "x", "256"])
-async def test_another_version_is_told_which_one_is_spoken(
+async def test_another_version_gets_426_with_the_supported_one(
     raw: RawSocket, version: str | None
 ) -> None:
     """§4.2.2 (4) and §4.4: 426, with the versions that are."""
@@ -259,8 +261,8 @@ async def test_a_handshake_may_come_behind_other_requests(raw: RawSocket) -> Non
     assert [200, 404, 101] == [first.status, second.status, (await ask(raw, head())).status]
 
 
-async def test_what_comes_together_with_the_handshake_is_not_lost(raw: RawSocket) -> None:
-    """§4.1: a client waits for the 101; one that does not is heard behind it all the same."""
+async def test_frames_sent_with_the_handshake_are_not_lost(raw: RawSocket) -> None:
+    """§4.1: clients wait for the 101; frames of one that does not are read after it."""
     answer = await ask(raw, head() + wire_frame(FIN | TEXT, b"early") + b"\x81")
     await raw.send(wire_frame(FIN | TEXT, b"late")[1:])
 

@@ -1,4 +1,4 @@
-"""RFC 6455 on /sub itself, in a process of its own; the chapters are in the files beside this."""
+"""RFC 6455 on /sub of a running gateway; the other files here cover the chapters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import RunningGateway
-from tests.support.raw_http import read_answer
+from tests.support.raw_http import read_response
 from tests.support.raw_socket import (
     BINARY,
     CLOSE,
@@ -23,13 +23,13 @@ from tests.support.raw_socket import (
     raw_socket,
     raw_websocket,
 )
-from tests.support.wire_frames import (
+from tests.support.websocket_frames import (
     FIN,
     RSV1,
     Closed,
     close_payload,
     read_closed,
-    send_apart,
+    send_separately,
     wire_frame,
 )
 
@@ -41,7 +41,7 @@ COMMAND = '{"cmd":"NOP","ref":"grüße"}'.encode()
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(gateway: RunningGateway, topic: str) -> AsyncIterator[RawWebSocket]:
-    """A subscriber that has been told that it is one."""
+    """Return a subscribed WebSocket."""
     async with raw_websocket(gateway.sub_url(topic, "c")) as raw:
         told = ""
         while '"cmd":"SUB"' not in told:
@@ -51,7 +51,7 @@ async def raw(gateway: RunningGateway, topic: str) -> AsyncIterator[RawWebSocket
 
 
 async def read_ref(raw: RawWebSocket) -> object:
-    """Return the ``ref`` of the next answer, past what is told unasked."""
+    """Return the ``ref`` of the next response, past unsolicited frames."""
     while True:
         opcode, payload = await raw.read_frame()
         assert TEXT == opcode
@@ -72,7 +72,7 @@ async def test_a_command_may_be_cut_anywhere(raw: RawWebSocket) -> None:
     cuts = sorted(random.Random(6455).sample(range(1, len(stream)), 40))
 
     ends = zip([0, *cuts], [*cuts, len(stream)], strict=True)
-    await send_apart(raw, [stream[start:end] for start, end in ends])
+    await send_separately(raw, [stream[start:end] for start, end in ends])
 
     assert [(PONG, b"p")] * last == [await raw.read_frame() for _ in range(last)]
     rest = [await raw.read_frame() for _ in range(2)]
@@ -102,7 +102,9 @@ async def test_a_command_of_any_size_up_to_the_limit_is_taken(raw: RawWebSocket)
     ],
     ids=["big", "binary", "Latin-1", "mask", "bit", "opcode", "order", "half a code", "code"],
 )
-async def test_what_is_wrong_has_its_close_code(raw: RawWebSocket, frame: bytes, code: int) -> None:
+async def test_each_violation_has_its_close_code(
+    raw: RawWebSocket, frame: bytes, code: int
+) -> None:
     """§7.4.1: and the client can read it, though it is sending."""
     await raw.send(frame)
 
@@ -142,12 +144,12 @@ async def test_a_close_of_the_gateway_waits_for_an_answer(raw: RawWebSocket) -> 
 async def test_a_wrong_handshake_is_refused(
     gateway: RunningGateway, right: bytes, wrong: bytes, status: int
 ) -> None:
-    """§4.2.2: before anything is asked of NSQ."""
+    """§4.2.2: before any request to NSQ."""
     request = handshake(gateway.address, "/sub?topic=t&channel=c")
     assert right in request
 
     async with raw_socket(gateway.address) as raw:
         await raw.send(request.replace(right, wrong))
-        answer = await read_answer(raw)
+        answer = await read_response(raw)
 
     assert (status, "application/problem+json") == (answer.status, answer.headers["content-type"])

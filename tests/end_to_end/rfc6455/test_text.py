@@ -1,11 +1,11 @@
-"""RFC 6455 §8.1, over TCP: text is UTF-8, as Unicode has it, wherever it is cut."""
+"""RFC 6455 §8.1, over TCP: text is valid UTF-8, wherever it is cut."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.support.raw_socket import CONTINUATION, PING, PONG, TEXT, RawWebSocket
-from tests.support.wire_frames import FIN, Closed, read_closed, send_apart, wire_frame
+from tests.support.websocket_frames import FIN, Closed, read_closed, send_separately, wire_frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -58,7 +58,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT.keys())
-async def test_what_is_utf_8_is_taken_byte_for_byte(raw: RawWebSocket, text: bytes) -> None:
+async def test_valid_utf_8_is_received_byte_for_byte(raw: RawWebSocket, text: bytes) -> None:
     """§5.6: noncharacters and control characters are characters too."""
     await raw.send(wire_frame(FIN | TEXT, text))
 
@@ -66,7 +66,7 @@ async def test_what_is_utf_8_is_taken_byte_for_byte(raw: RawWebSocket, text: byt
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
-async def test_what_is_not_utf_8_is_1007(raw: RawWebSocket, text: bytes) -> None:
+async def test_invalid_utf_8_is_1007(raw: RawWebSocket, text: bytes) -> None:
     """§8.1: the connection fails, and nothing of it is taken."""
     await raw.send(wire_frame(FIN | TEXT, b"before" + text + b"behind"))
 
@@ -74,7 +74,7 @@ async def test_what_is_not_utf_8_is_1007(raw: RawWebSocket, text: bytes) -> None
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
-async def test_what_is_not_utf_8_is_1007_in_fragments_too(raw: RawWebSocket, text: bytes) -> None:
+async def test_invalid_utf_8_in_fragments_is_1007(raw: RawWebSocket, text: bytes) -> None:
     """§8.1: what counts is the message."""
     await raw.send(wire_frame(TEXT, text[:1]) + wire_frame(FIN | CONTINUATION, text[1:]))
 
@@ -90,7 +90,7 @@ async def test_a_character_may_be_cut_by_fragments(raw: RawWebSocket, text: byte
         for at in range(len(text))
     ]
 
-    await send_apart(raw, frames)
+    await send_separately(raw, frames)
 
     assert (TEXT, text) == await raw.read_frame()
 

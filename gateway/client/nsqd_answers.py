@@ -1,0 +1,246 @@
+"""
+PURE. Interpret the HTTP answers of nsqd and nsqlookupd.
+
+A status is not enough: only a 404 with nsqd's error code means that a topic or a channel does not
+exist, because a proxy may answer 404 as well.
+
+Source: nsqd/http.go, doStats and doInfo; nsqd/stats.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.errors import InvalidRequest, PartialFailure
+from gateway.protocol.http_api import status_of
+
+HTTP_OK = 200
+_NOT_FOUND = ("CHANNEL_NOT_FOUND", "TOPIC_NOT_FOUND")
+"""By precedence: if one nsqd has the topic, it is the channel that is missing."""
+_MAX_TOKEN_LENGTH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRequest:
+    """An HTTP request to a node, nsqd or nsqlookupd."""
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, bytes]] = ()
+    """Names and values before percent-encoding; values may contain any byte."""
+
+    @property
+    def target(self) -> str:
+        """Request target: path and encoded query."""
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeResponse:
+    """HTTP answer of a node."""
+
+    node: str
+    """HTTP host:port."""
+    status: int
+    body: bytes = field(repr=False)
+    date: str = field(default="", compare=False, repr=False)
+    """Date header: when the node answered, by its own clock."""
+
+    @property
+    def token(self) -> str:
+        """Error code in ``message``, such as TOPIC_NOT_FOUND; empty without one."""
+        try:
+            return _error_bodies.decode(self.body).message
+        except (ValueError, RecursionError):
+            return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUnreachable:
+    """A node without a usable answer: no connection, no answer in time, or too many bytes."""
+
+    node: str
+    reason: str
+
+
+NodeAnswer: TypeAlias = NodeResponse | NodeUnreachable
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+
+
+_error_bodies = msgspec.json.Decoder(_ErrorBody)
+
+
+def is_ok(answer: NodeAnswer) -> bool:
+    """Return whether the node answered 200."""
+    return isinstance(answer, NodeResponse) and answer.status == HTTP_OK
+
+
+def describe_failure(answer: NodeAnswer) -> str:
+    """Describe why a request to a node failed, without the node's name."""
+    if isinstance(answer, NodeUnreachable):
+        return answer.reason
+    return f"answered {answer.status} {answer.token[:_MAX_TOKEN_LENGTH]}".rstrip()
+
+
+def raise_for_results(nsqds: Sequence[NodeAnswer], lookupds: Sequence[NodeAnswer] = ()) -> None:
+    """
+    Raise an error if an nsqd or nsqlookupd failed, or if no nsqd has the topic or channel.
+
+    Only nsqds show the latter: nsqlookupd answers 200 even to the deletion of an unknown topic.
+
+    Raises:
+        PartialFailure: At least one nsqd or nsqlookupd failed or was not reached.
+        InvalidRequest: All nsqds answered TOPIC_NOT_FOUND or CHANNEL_NOT_FOUND.
+    """
+    failures = [
+        *_failures("nsqd", nsqds),
+        *_failures("nsqlookupd", lookupds),
+    ]
+    if failures:
+        raise PartialFailure(failures)
+    if any(map(is_ok, nsqds)):
+        return
+    # All nsqds lack the topic or the channel: any other answer is a failure, raised above.
+    tokens = {answer.token for answer in nsqds if isinstance(answer, NodeResponse)}
+    token = next(each for each in _NOT_FOUND if each in tokens)
+    what = "the channel" if token == _NOT_FOUND[0] else "the topic"
+    raise InvalidRequest(token, f"no nsqd has {what}; {len(nsqds)} nsqds were asked")
+
+
+def _failures(kind: str, answers: Iterable[NodeAnswer]) -> Iterable[str]:
+    """Yield a line for each failure; a missing topic or channel is none."""
+    for answer in answers:
+        if not (is_ok(answer) or _is_missing(answer)):
+            yield f"{kind} {answer.node}: {describe_failure(answer)}"
+
+
+def _is_missing(answer: NodeAnswer) -> bool:
+    # Both code and status: a proxy may answer 404 without knowing the topic.
+    if not isinstance(answer, NodeResponse) or answer.token not in _NOT_FOUND:
+        return False
+    return answer.status == status_of(answer.token)
+
+
+T = TypeVar("T")
+
+INFO = NodeRequest(method="GET", path="/info")
+
+
+class NsqdInfo(msgspec.Struct, frozen=True):
+    """The fields of /info that the gateway uses."""
+
+    tcp_port: int
+    start_time: int
+    """Seconds since 1970, by nsqd's clock."""
+
+
+class NsqdChannelStats(msgspec.Struct, frozen=True):
+    """One channel in /stats."""
+
+    channel_name: str
+    paused: bool = False
+
+
+class NsqdTopicStats(msgspec.Struct, frozen=True):
+    """One topic in /stats; Go encodes a nil list as null."""
+
+    topic_name: str
+    channels: list[NsqdChannelStats] | None = None
+    paused: bool = False
+
+
+Channel: TypeAlias = tuple[str, str]
+"""Topic and channel."""
+
+
+class NsqdStats(msgspec.Struct, frozen=True):
+    """The fields of /stats that the gateway uses."""
+
+    start_time: int
+    """Seconds since 1970, by nsqd's clock."""
+    topics: list[NsqdTopicStats] | None = None
+
+    def channels(self) -> dict[Channel, bool]:
+        """Return for each (topic, channel) whether the channel or its topic is paused."""
+        return {
+            (topic.topic_name, channel.channel_name): topic.paused or channel.paused
+            for topic in self.topics or ()
+            for channel in topic.channels or ()
+        }
+
+
+class _UndecodedStats(msgspec.Struct, frozen=True):
+    """`NsqdStats` with undecoded topics, so that they can be decoded in steps."""
+
+    start_time: int
+    topics: list[msgspec.Raw] | None = None
+
+
+_STEP_TOPICS = 256
+"""Number of topics decoded in one step, which takes half a millisecond or less."""
+_infos = msgspec.json.Decoder(NsqdInfo)
+_undecoded_stats = msgspec.json.Decoder(_UndecodedStats)
+_topics = msgspec.json.Decoder(NsqdTopicStats)
+_stats = msgspec.json.Decoder(NsqdStats)
+
+
+def stats_request(topic: str | None = None) -> NodeRequest:
+    """Return the /stats request for all channels, or those of *topic*, without clients."""
+    query = [("format", b"json"), ("include_clients", b"false"), ("include_mem", b"false")]
+    if topic is not None:
+        query.append(("topic", topic.encode()))
+    return NodeRequest(method="GET", path="/stats", query=query)
+
+
+def parse_info(answer: NodeAnswer) -> NsqdInfo | None:
+    """Decode the answer to `INFO`; return None if it is no 200, or not a document of nsqd."""
+    return _decode(_infos, answer)
+
+
+def parse_stats(answer: NodeAnswer) -> NsqdStats | None:
+    """Decode the answer to a `stats_request`; return None as `parse_info` does."""
+    return _decode(_stats, answer)
+
+
+def parse_pauses(
+    answer: NodeAnswer, channels: Container[Channel]
+) -> Generator[None, None, dict[Channel, bool] | None]:
+    """
+    Decode the pauses of *channels* from the answer to a `stats_request`; yield between steps.
+
+    Returns what `NsqdStats.channels` returns, only for *channels*; None as `parse_info` does.
+    """
+    # In steps: the answer of an nsqd with thousands of topics would block the event loop.
+    stats = _decode(_undecoded_stats, answer)
+    if stats is None:
+        return None
+    pauses: dict[Channel, bool] = {}
+    for number, raw in enumerate(stats.topics or ()):
+        if number % _STEP_TOPICS == 0:
+            yield
+        try:
+            topic = _topics.decode(raw)
+        except (ValueError, RecursionError):
+            return None
+        of_topic = NsqdStats(stats.start_time, [topic]).channels()
+        pauses |= {
+            channel: is_paused for channel, is_paused in of_topic.items() if channel in channels
+        }
+    return pauses
+
+
+def _decode(decoder: msgspec.json.Decoder[T], answer: NodeAnswer) -> T | None:
+    if not isinstance(answer, NodeResponse) or not is_ok(answer):
+        return None
+    try:
+        return decoder.decode(answer.body)
+    except (ValueError, RecursionError):  # RecursionError: too deeply nested
+        return None

@@ -1,0 +1,1 @@
+"""The Spark jobs archive, compact, vacuum, metrics and replay, and what they share."""

@@ -1,0 +1,1 @@
+"""The spool: files in which messages are durable between nsqd and Spark."""

@@ -1,0 +1,1 @@
+"""One process: what it consists of, how it starts, drains and ends."""

@@ -1,0 +1,1 @@
+"""Every setting: types of values, groups of settings, and the sources of values."""

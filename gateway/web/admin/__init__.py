@@ -1,0 +1,1 @@
+"""Administration and statistics of all nsqds, in nsqd's formats."""

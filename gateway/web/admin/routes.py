@@ -1,0 +1,205 @@
+"""
+Routes for administration and statistics of all nsqds: /topic/*, /channel/*, /stats, /info.
+
+FastAPI only finds the route; `protocol.http_api` checks the parameters, in nsqd's order. FastAPI's
+own validation would run before that, even before the check of the secret. `operation` declares the
+parameters nevertheless, so that a test can compare the routes with openapi.yaml.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.client.admin import Administration
+from gateway.client.nsqd_answers import NodeRequest
+from gateway.client.nsqd_http import NsqdHttp
+from gateway.protocol import http_api
+from gateway.protocol.http_api import HttpQuery
+from gateway.web.admin.merge import GatewayIdentity, merge_infos, merge_stats, merge_texts
+from gateway.web.auth import AdminAccess
+from gateway.web.responses import TITLES
+
+_OPERATION_IDS: Mapping[str, str] = {
+    "/topic/create": "createTopic",
+    "/topic/delete": "deleteTopic",
+    "/topic/empty": "emptyTopic",
+    "/topic/pause": "pauseTopic",
+    "/topic/unpause": "unpauseTopic",
+    "/channel/create": "createChannel",
+    "/channel/delete": "deleteChannel",
+    "/channel/empty": "emptyChannel",
+    "/channel/pause": "pauseChannel",
+    "/channel/unpause": "unpauseChannel",
+    "/stats": "stats",
+    "/info": "info",
+}
+
+_FILTERS = ("format", "topic", "channel", "include_clients", "include_mem")
+_ALWAYS = (400, 401, 403, 500, 502, 503)
+"""Statuses of every route in addition to 200; 408 and 431 are sent before routing."""
+
+
+def operation(path: str) -> dict[str, Any]:
+    """Return what `APIRouter.add_api_route` takes as keyword arguments for *path*."""
+    is_report = path in {"/stats", "/info"}
+    statuses = _ALWAYS if is_report or path.endswith("/create") else (*_ALWAYS, 404)
+    return {
+        "methods": ["GET" if is_report else "POST"],
+        "operation_id": _OPERATION_IDS[path],
+        "tags": ["State" if is_report else "Topics and channels"],
+        "responses": {status: {"description": TITLES[status]} for status in sorted(statuses)},
+        "openapi_extra": {"parameters": _parameters(path)},
+    }
+
+
+def _parameters(path: str) -> list[dict[str, Any]]:
+    if path == "/info":
+        return []
+    if path == "/stats":
+        return [_parameter(name, required=False) for name in _FILTERS]
+    names = ("topic", "channel") if path.startswith("/channel/") else ("topic",)
+    return [_parameter(name, required=True) for name in names]
+
+
+def _parameter(name: str, *, required: bool) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": required, "schema": {"type": "string"}}
+
+
+_CHECKED = ("create", "empty")
+"""
+Actions of /topic/ that validate the topic's name.
+
+The others do not, as in nsqd: to them, an invalid name is a topic that does not exist (404).
+"""
+_STATS_FILTERS = ("topic", "channel", "include_clients", "include_mem")
+_ACTIONS = ("create", "delete", "empty", "pause", "unpause")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminContext:
+    """The dependencies of the admin routes."""
+
+    nsqds: NsqdHttp
+    administration: Administration
+    access: AdminAccess
+    identity: GatewayIdentity
+
+
+def admin_router(parts: AdminContext) -> APIRouter:
+    """Return the admin routes; the application responds to the GatewayErrors that they raise."""
+    router = APIRouter()
+    for action in _ACTIONS:
+        _add(router, parts, f"/topic/{action}", _topic_route(parts, action))
+        _add(router, parts, f"/channel/{action}", _channel_route(parts, action))
+    _add(router, parts, "/stats", _stats_route(parts))
+    _add(router, parts, "/info", _info_route(parts))
+    return router
+
+
+def _add(
+    router: APIRouter,
+    parts: AdminContext,
+    path: str,
+    answer: Callable[[bytes], Awaitable[Response]],
+) -> None:
+    """Add the route *path*, which checks access, then responds with what *answer* returns."""
+
+    async def route(request: Request) -> Response:
+        await parts.access.check(request.scope["headers"])
+        return await answer(request.scope["query_string"])
+
+    router.add_api_route(path, route, **operation(path))
+
+
+def _topic_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitable[Response]]:
+    async def answer(raw_query: bytes) -> Response:
+        query = http_api.parse_query(raw_query)
+        if action in _CHECKED:
+            topic = http_api.require_topic(query).encode()
+        else:
+            topic = http_api.require_topic_unchecked(query)
+        await parts.administration.topic(action, topic)
+        return _done()
+
+    return answer
+
+
+def _channel_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitable[Response]]:
+    async def answer(raw_query: bytes) -> Response:
+        topic, channel = http_api.require_topic_and_channel(http_api.parse_query(raw_query))
+        await parts.administration.channel(action, topic, channel)
+        return _done()
+
+    return answer
+
+
+def _stats_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
+    async def answer(raw_query: bytes) -> Response:
+        query = http_api.parse_query(raw_query)
+        is_json = query.get("format") == b"json"
+        filters = [("format", b"json" if is_json else b"text"), *_given_filters(query)]
+        request = NodeRequest(method="GET", path="/stats", query=filters)
+        if is_json:
+            pieces = await parts.nsqds.request_and_read(request, merge_stats)
+            return _headed(_PiecewiseResponse(pieces), sum(map(len, pieces)), http_api.JSON)
+        return _response(merge_texts(await parts.nsqds.request(request)), http_api.TEXT)
+
+    return answer
+
+
+def _given_filters(query: HttpQuery) -> list[tuple[str, bytes]]:
+    """Return the /stats filters in *query*, unchecked: nsqd interprets them."""
+    given = [(name, query.get(name)) for name in _STATS_FILTERS]
+    return [(name, value) for name, value in given if value is not None]
+
+
+def _info_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
+    async def answer(raw_query: bytes) -> Response:
+        del raw_query  # nsqd ignores it
+        answers = await parts.nsqds.request(NodeRequest(method="GET", path="/info"))
+        return _response(merge_infos(answers, parts.identity), http_api.JSON)
+
+    return answer
+
+
+def _done() -> Response:
+    return _response(b"", None)
+
+
+class _PiecewiseResponse(Response):
+    """A long response, sent in pieces; between them, the event loop does other work."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response over ASGI."""
+        del scope, receive
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            # `send` only waits while the write buffer is full.
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _response(body: bytes, content_type: bytes | None) -> Response:
+    """Return a response with nsqd's headers."""
+    return _headed(Response(body), len(body), content_type)
+
+
+def _headed(response: Response, size_bytes: int, content_type: bytes | None) -> Response:
+    # Replaces Starlette's headers, whose Content-Length is 0 for a `_PiecewiseResponse`.
+    headers: list[Any] = [(b"content-length", b"%d" % size_bytes), http_api.NSQ_HEADER]
+    if content_type is not None:
+        headers.append((b"content-type", content_type))
+    response.raw_headers = headers
+    return response

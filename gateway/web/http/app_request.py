@@ -1,0 +1,73 @@
+"""Requests to the ASGI application: uvicorn's request cycle, and the ASGI scope."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.web.http.head import HeadReader, split_target
+from gateway.web.proxies import Caller
+
+
+class AppRequest(RequestResponseCycle):
+    """
+    One request to the ASGI application, on uvicorn's request cycle.
+
+    In addition to uvicorn's class, the body may end early, and the connection may be lost.
+    """
+
+    is_body_broken = False
+    """True if the client did not send the whole body; see `break_body`."""
+
+    def break_body(self) -> None:
+        """
+        End the body early: from now on, `receive` tells the application that the client is gone.
+
+        The application may still send its response, after which the connection closes.
+        """
+        self.is_body_broken = True
+        if not self.response_started:
+            # Where the body would have ended is unknown, so no request can follow.
+            self.keep_alive = False
+        # Wakes up a `receive` that is waiting for more of the body.
+        self.message_event.set()
+
+    def abandon(self) -> None:
+        """Called when the connection is lost: wake the application, and discard what it sends."""
+        self.disconnected = True
+        self.message_event.set()
+        # The application may be waiting in `send` for a write buffer that nobody will drain.
+        self.flow.resume_writing()
+
+    async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event
+        """Return the next part of the body, or a disconnect after `break_body`."""
+        if self.is_body_broken:
+            return {"type": "http.disconnect"}
+        return await super().receive()
+
+
+def http_scope(
+    head: HeadReader, caller: Caller, config: Config, server: object, state: dict[str, Any]
+) -> Any:  # noqa: ANN401 - uvicorn's HTTPScope
+    """Return the ASGI scope of a request; *server* is the local address of its connection."""
+    raw_path, raw_query = split_target(head.target)
+    # ASGI: `path` includes `root_path`, the prefix under which a proxy serves the gateway.
+    root_path = config.root_path
+    return {
+        "type": "http",
+        "asgi": {"version": config.asgi_version, "spec_version": "2.3"},
+        "http_version": head.version,
+        "server": server[:2] if isinstance(server, tuple) else None,
+        "client": (caller.address, 0) if caller.address else None,
+        "scheme": "https" if caller.is_secure else "http",
+        "method": head.method.decode("ascii"),
+        "root_path": root_path,
+        "path": root_path + unquote(raw_path.decode("ascii")),
+        "raw_path": root_path.encode("ascii") + raw_path,
+        "query_string": raw_query,
+        "headers": head.headers,
+        "state": state.copy(),
+    }

@@ -1,0 +1,104 @@
+"""
+The management port: liveness, readiness and metrics.
+
+The port is separate from the public one. Readiness does not depend on NSQ: an outage of NSQ affects
+all gateways alike. If all of them became unready, a load balancer would send requests to none, and
+clients would get refused connections instead of the gateway's error responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+from starlette.types import Receive, Scope, Send
+
+from gateway.addresses import TrustedHosts
+from gateway.errors import Forbidden
+from gateway.lifecycle import LifecycleState
+from gateway.telemetry import exposition
+from gateway.web.errors import not_found_response, problem_response
+from gateway.web.responses import HttpResponse, request_id_from, send_response, text_response
+
+MANAGEMENT_ROUTES = {"/livez": ("GET",), "/readyz": ("GET",), "/metrics": ("GET",)}
+
+
+class StatusSource(Protocol):
+    """Provides the status to report: that of one process, or of all workers (`Supervisor`)."""
+
+    async def readiness(self) -> tuple[bool, str]:
+        """Return whether this gateway is ready for traffic, and its state as text."""
+
+    async def metrics(self) -> Collector:
+        """Return the metrics to export at /metrics."""
+
+
+class ProcessStatus:
+    """The status of this process, if it is the only one."""
+
+    def __init__(self, phase: Callable[[], LifecycleState], registry: CollectorRegistry) -> None:
+        self._phase = phase
+        self._registry = registry
+
+    async def readiness(self) -> tuple[bool, str]:
+        """Return whether this process is ready, and its state."""
+        phase = self._phase()
+        return phase is LifecycleState.READY, phase.value
+
+    async def metrics(self) -> Collector:
+        """Return the metrics of this process."""
+        return self._registry
+
+
+class ManagementApp:
+    """The ASGI application of the management port."""
+
+    def __init__(self, status: StatusSource, hosts: TrustedHosts) -> None:
+        self._status = status
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to one HTTP request, or to uvicorn's lifespan events."""
+        if scope["type"] == "lifespan":
+            await _complete_lifespan(receive, send)
+        elif scope["type"] == "http":
+            await send_response(send, await self._answer(scope))
+
+    async def _answer(self, scope: Scope) -> HttpResponse:
+        request_id = request_id_from(scope["headers"])
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        # Against DNS rebinding. Browsers send Accept-Language, probes and Prometheus do not.
+        why = self._hosts.rejection_reason(host, is_browser=b"accept-language" in headers)
+        if why is not None:
+            return problem_response(Forbidden(why), request_id)
+        route = scope["path"] if scope["method"] == "GET" else ""
+        if route == "/livez":
+            return text_response(200, b"alive\n", request_id)
+        if route == "/readyz":
+            is_ready, state = await self._status.readiness()
+            return text_response(200 if is_ready else 503, f"{state}\n".encode(), request_id)
+        if route == "/metrics":
+            return await self._metrics(scope, request_id)
+        return not_found_response(scope, MANAGEMENT_ROUTES, request_id)
+
+    async def _metrics(self, scope: Scope, request_id: str) -> HttpResponse:
+        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+        body, content_type = await exposition(await self._status.metrics(), accept)
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", request_id.encode()),
+        ]
+        return 200, headers, body
+
+
+async def _complete_lifespan(receive: Receive, send: Send) -> None:
+    """Answer uvicorn's lifespan events startup and shutdown, which need no work here."""
+    while True:
+        event = await receive()
+        await send({"type": f"{event['type']}.complete"})
+        if event["type"] == "lifespan.shutdown":
+            return

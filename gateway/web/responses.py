@@ -1,0 +1,87 @@
+"""Build HTTP responses and request ids, and send responses as bytes or over ASGI."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from starlette.types import Send
+
+from gateway.protocol.http_api import TEXT
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+HttpResponse: TypeAlias = tuple[int, Headers, bytes]
+"""Status, headers with lower-case names, body."""
+
+TITLES = {
+    200: "OK",
+    204: "No Content",
+    301: "Moved Permanently",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    417: "Expectation Failed",
+    426: "Upgrade Required",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+"""Reason phrases by status; those of `http.HTTPStatus` differ between Python versions."""
+
+
+def text_response(status: int, text: bytes, request_id: str) -> HttpResponse:
+    """Return a plain-text response."""
+    headers = [
+        (b"content-type", TEXT),
+        (b"content-length", b"%d" % len(text)),
+        (b"x-request-id", request_id.encode()),
+    ]
+    return status, headers, text
+
+
+def encode_response(response: HttpResponse) -> bytes:
+    """Encode *response* for HTTP/1.1. If it has a body, its headers must have Content-Length."""
+    status, headers, body = response
+    # HTTP/1.1 even to a client of HTTP/1.0: the server's own version (RFC 9110 §6.2).
+    lines = [b"HTTP/1.1 %d %s" % (status, TITLES[status].encode())]
+    lines += [b"%s: %s" % header for header in headers]
+    return b"\r\n".join((*lines, b"", body))
+
+
+async def send_response(send: Send, response: HttpResponse) -> None:
+    """Send *response* over ASGI."""
+    status, headers, body = response
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+# The id is written to logs and response headers, so no other characters are accepted.
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+def request_id_from(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the ``X-Request-Id`` of *headers* if it is valid, otherwise a new id."""
+    for name, value in headers:
+        if name == b"x-request-id":
+            return sanitized_request_id(value)
+    return new_request_id()
+
+
+def sanitized_request_id(value: bytes) -> str:
+    """Return *value* if it is 1 to 64 letters, digits, ``.``, ``_``, ``-``, otherwise a new id."""
+    return value.decode("ascii") if _REQUEST_ID.fullmatch(value) else new_request_id()
+
+
+def new_request_id() -> str:
+    """Return 16 random hexadecimal digits; not cryptographically secure."""
+    # Ids only relate log entries to requests; nothing is granted to those who guess one.
+    return f"{random.getrandbits(64):016x}"

@@ -1,0 +1,1 @@
+"""Console, documents and static files."""

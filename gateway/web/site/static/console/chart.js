@@ -1,0 +1,194 @@
+/**
+ * A line chart on a canvas. The pointer or arrow keys select a time, whose values are also shown as text.
+ */
+
+import { part, setText } from "./elements.js";
+import { timeOfDay } from "./format.js";
+import { SPAN_MS } from "./series.js";
+
+/** @typedef {import("./series.js").Series} Series */
+/** @typedef {{ name: string, unit: string, series: Series, part: string }} Line */
+/** @typedef {{ width: number, height: number, top: number }} Frame Size in px; `top` is the value at the upper edge. */
+
+/**
+ * @typedef {object} Scale The time axis.
+ * @property {number} spanMs Length of the axis.
+ * @property {number} stepMs Step of an arrow key.
+ * @property {number} gapMs Longer gaps in the data break the line.
+ * @property {boolean} hasDots Whether each value is drawn as a dot.
+ * @property {(atMs: number) => string} tell Formats a time.
+ * @property {(nowMs: number) => { agoMs: number, text: string }[]} ticks The labels of the axis, from left to right.
+ */
+
+const MARGIN = { top: 8, right: 8, bottom: 18, left: 40 };
+const DOT_PX = 2;
+
+/** @type {Scale} */
+const LAST_MINUTES = {
+  spanMs: SPAN_MS,
+  stepMs: 2_000,
+  gapMs: 8_000,
+  hasDots: false,
+  tell: (atMs) => timeOfDay(atMs).slice(0, 8),
+  ticks: () =>
+    [3, 2, 1, 0].map((minutes) => ({ agoMs: minutes * 60_000, text: minutes === 0 ? "now" : `${minutes} min` })),
+};
+
+export class Chart {
+  #root;
+  #lines;
+  #format;
+  #onRead;
+  #plot;
+  #canvas;
+  #scale;
+  #nowMs = Date.now();
+  /** Age of the selected time in ms; null: none is selected. @type {number | null} */
+  #readAgoMs = null;
+
+  /**
+   * @param {HTMLElement} root A figure as in index.html.
+   * @param {readonly Line[]} lines
+   * @param {(value: number) => string} format
+   * @param {(agoMs: number | null) => void} onRead Called with the age of the selected time in ms, or null.
+   * @param {Scale} scale
+   */
+  constructor(root, lines, format, onRead, scale = LAST_MINUTES) {
+    this.#root = root;
+    this.#lines = lines;
+    this.#format = format;
+    this.#onRead = onRead;
+    this.#scale = scale;
+    this.#plot = part(root, "plot");
+    this.#canvas = /** @type {HTMLCanvasElement} */ (part(root, "canvas"));
+    this.#plot.addEventListener("pointermove", (event) => {
+      const { left, width } = this.#plot.getBoundingClientRect();
+      const share = (event.clientX - left - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
+      this.#read(this.#scale.spanMs * (1 - share));
+    });
+    for (const name of ["pointerleave", "blur"]) this.#plot.addEventListener(name, () => this.#read(null));
+    this.#plot.addEventListener("keydown", (event) => this.#key(event));
+    // The canvas has no size until its tab is opened.
+    new ResizeObserver(() => this.draw(this.#nowMs)).observe(this.#plot);
+  }
+
+  /** @param {Scale} scale The new time axis, used from the next drawing on. */
+  set scale(scale) {
+    this.#scale = scale;
+    this.#plot.setAttribute("aria-valuemin", String(-Math.round(scale.spanMs / 1000)));
+  }
+
+  /** @param {number} nowMs The right end. */
+  draw(nowMs) {
+    this.#nowMs = nowMs;
+    for (const { part: name, series } of this.#lines) {
+      setText(part(this.#root, name), series.last === null ? "–" : this.#format(series.last));
+    }
+    const { clientWidth: width, clientHeight: height } = this.#plot;
+    const context = this.#canvas.getContext("2d");
+    if (width === 0 || context === null) return; // not visible
+    this.#canvas.width = Math.round(width * devicePixelRatio);
+    this.#canvas.height = Math.round(height * devicePixelRatio);
+    context.scale(devicePixelRatio, devicePixelRatio);
+    const frame = { width, height, top: niceTop(Math.max(...this.#lines.map(({ series }) => series.most))) };
+    this.#axes(context, frame);
+    for (const line of [...this.#lines].reverse()) this.#line(context, line, frame);
+    this.#tellReading();
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Frame} frame */
+  #axes(context, { width, height, top }) {
+    const style = getComputedStyle(this.#plot);
+    context.font = `11px ${style.fontFamily}`;
+    context.fillStyle = style.color;
+    context.strokeStyle = style.borderTopColor;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    for (const share of [0, 0.5, 1]) {
+      const y = Math.round(yOf(share, height)) + 0.5;
+      context.beginPath();
+      context.moveTo(MARGIN.left, y);
+      context.lineTo(width - MARGIN.right, y);
+      context.stroke();
+      context.fillText(this.#format(top * share), MARGIN.left - 6, y);
+    }
+    context.textBaseline = "alphabetic";
+    for (const { agoMs, text } of this.#scale.ticks(this.#nowMs)) {
+      context.textAlign = agoMs === this.#scale.spanMs ? "left" : agoMs === 0 ? "right" : "center";
+      context.fillText(text, this.#xOf(agoMs, width), height - 4);
+    }
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Line} line @param {Frame} frame */
+  #line(context, { part: name, series }, { width, height, top }) {
+    const swatch = getComputedStyle(part(this.#root, `${name}-swatch`));
+    context.strokeStyle = swatch.color;
+    context.fillStyle = swatch.color;
+    context.lineWidth = 1.5;
+    context.setLineDash(swatch.borderTopStyle === "dashed" ? [4, 3] : []);
+    context.beginPath();
+    let beforeMs = Number.NEGATIVE_INFINITY;
+    for (const { atMs, value } of series.points) {
+      const agoMs = this.#nowMs - atMs;
+      if (agoMs > this.#scale.spanMs) continue;
+      const [x, y] = [this.#xOf(agoMs, width), yOf(value / top, height)];
+      if (atMs - beforeMs > this.#scale.gapMs) context.moveTo(x, y);
+      else context.lineTo(x, y);
+      if (this.#scale.hasDots) context.fillRect(x - DOT_PX, y - DOT_PX, 2 * DOT_PX, 2 * DOT_PX);
+      beforeMs = atMs;
+    }
+    context.stroke();
+  }
+
+  /** @param {number} agoMs @param {number} width */
+  #xOf(agoMs, width) {
+    return MARGIN.left + (1 - agoMs / this.#scale.spanMs) * (width - MARGIN.left - MARGIN.right);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const { stepMs, spanMs } = this.#scale;
+    const steps = { ArrowLeft: stepMs, ArrowRight: -stepMs, Home: spanMs, End: -spanMs }[event.key];
+    if (steps === undefined) return;
+    event.preventDefault();
+    this.#read(this.#readAgoMs === null ? 0 : this.#readAgoMs + steps);
+  }
+
+  /** @param {number | null} agoMs */
+  #read(agoMs) {
+    this.follow(agoMs === null ? null : Math.min(this.#scale.spanMs, Math.max(0, agoMs)));
+    this.#onRead(this.#readAgoMs);
+  }
+
+  /** @param {number | null} agoMs Age of the time selected in the other chart, in ms, or null. */
+  follow(agoMs) {
+    this.#readAgoMs = agoMs;
+    this.#tellReading();
+  }
+
+  #tellReading() {
+    const agoMs = this.#readAgoMs ?? 0;
+    this.#root.classList.toggle("is-read", this.#readAgoMs !== null);
+    this.#plot.style.setProperty("--at", String(1 - agoMs / this.#scale.spanMs));
+    const values = this.#lines.map(({ name, unit, series }) => {
+      const point = series.nearest(this.#nowMs - agoMs);
+      const isNear = point !== null && Math.abs(point.atMs - this.#nowMs + agoMs) <= this.#scale.gapMs;
+      return `${name} ${isNear ? this.#format(point.value) + unit : "–"}`;
+    });
+    const isNow = this.#readAgoMs === null && this.#scale === LAST_MINUTES;
+    const moment = isNow ? "now" : this.#scale.tell(this.#nowMs - agoMs);
+    const reading = `${moment}: ${values.join(", ")}`;
+    setText(part(this.#root, "reading"), reading);
+    this.#plot.setAttribute("aria-valuenow", String(-Math.round(agoMs / 1000)));
+    this.#plot.setAttribute("aria-valuetext", reading);
+  }
+}
+
+/** @param {number} share Share of the axis, 0 to 1. @param {number} height */
+const yOf = (share, height) => height - MARGIN.bottom - share * (height - MARGIN.bottom - MARGIN.top);
+
+/** @param {number} most @returns {number} 2, 4 or 10 times a power of ten, at least `most`; its half is an integer. */
+function niceTop(most) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(2, most)));
+  return power * ([2, 4, 10].find((step) => step * power >= most) ?? 10);
+}

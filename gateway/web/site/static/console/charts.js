@@ -1,0 +1,81 @@
+/**
+ * The two charts: the activity of this page, and the queue of the selected topic or channel.
+ */
+
+import { Chart } from "./chart.js";
+import { byId, setText } from "./elements.js";
+import { rate, shortCount } from "./format.js";
+import { countsOf } from "./report.js";
+import { Meter, Series } from "./series.js";
+
+/** @typedef {import("./report.js").Report} Report */
+
+export class Charts {
+  #arrivals = new Series();
+  #answers = new Series();
+  #depth = new Series();
+  #inFlight = new Series();
+  #arrivalMeter = new Meter();
+  #answerMeter = new Meter();
+  #chosen = { topic: "", channel: "" };
+  #page = new Chart(
+    byId("page-chart", HTMLElement),
+    [
+      { name: "arrivals", unit: "/s", series: this.#arrivals, part: "arrivals" },
+      { name: "answers", unit: "/s", series: this.#answers, part: "answers" },
+    ],
+    rate,
+    (agoMs) => this.#queue.follow(agoMs),
+  );
+  #queue = new Chart(
+    byId("queue-chart", HTMLElement),
+    [
+      { name: "depth", unit: "", series: this.#depth, part: "depth" },
+      { name: "in flight", unit: "", series: this.#inFlight, part: "in-flight" },
+    ],
+    shortCount,
+    (agoMs) => this.#page.follow(agoMs),
+  );
+
+  /** Messages received per second, as last measured. */
+  get arrivalRate() {
+    return this.#arrivals.last ?? 0;
+  }
+
+  /**
+   * Once a second: reads the counts and draws.
+   *
+   * @param {number} nowMs
+   * @param {import("./connection.js").Counters} counters
+   */
+  tick(nowMs, counters) {
+    this.#arrivals.add(nowMs, this.#arrivalMeter.read(nowMs, counters.received));
+    this.#answers.add(nowMs, this.#answerMeter.read(nowMs, counters.finished + counters.requeued));
+    this.#page.draw(nowMs);
+    this.#queue.draw(nowMs);
+  }
+
+  /** @param {Report} report */
+  add(report) {
+    const counts = countsOf(report, this.#chosen.topic, this.#chosen.channel);
+    if (counts === null) return;
+    this.#depth.add(report.atMs, counts.depth);
+    this.#inFlight.add(report.atMs, counts.inFlight);
+  }
+
+  /**
+   * Starts over for another topic or channel.
+   *
+   * @param {string} topic
+   * @param {string} channel Empty: the topic and all its channels.
+   */
+  choose(topic, channel) {
+    if (topic === this.#chosen.topic && channel === this.#chosen.channel) return;
+    this.#chosen = { topic, channel };
+    this.#depth.clear();
+    this.#inFlight.clear();
+    const what = channel === "" ? `${topic}, all channels` : `${topic} / ${channel}`;
+    setText(byId("queue-chart-what", HTMLElement), topic === "" ? "select a topic" : what);
+    byId("queue-chart-what", HTMLElement).title = what;
+  }
+}

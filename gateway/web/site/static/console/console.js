@@ -1,0 +1,302 @@
+/**
+ * The console: creates its parts and connects them.
+ */
+
+import { Charts } from "./charts.js";
+import { Connection, describe } from "./connection.js";
+import { Detail } from "./detail.js";
+import { announce, byId, setText, setTone } from "./elements.js";
+import { count, plural, rate } from "./format.js";
+import { listenToKeys } from "./keyboard.js";
+import { MessageList } from "./message_list.js";
+import { MetricsCharts } from "./metrics_charts.js";
+import { PublishForm } from "./publish_form.js";
+import { isPaused, waitingFor } from "./report.js";
+import { StatsPoll } from "./stats_poll.js";
+import { describeStatus, SECRET_WANTED } from "./status.js";
+import { SubscriptionForm } from "./subscription_form.js";
+import { Tabs } from "./tabs.js";
+import { offerThemes } from "./theme.js";
+import { Topics } from "./topics.js";
+
+/** @typedef {import("./delivery.js").Delivery} Delivery */
+/** @typedef {import("./delivery.js").Answer} Answer */
+
+const TICK_MS = 500;
+
+/** @type {import("./report.js").Report | null} */
+let lastReport = null;
+
+const tabs = new Tabs(byId("tabs", HTMLElement));
+const charts = new Charts();
+const metrics = new MetricsCharts();
+const detail = new Detail({ onAnswer: answer });
+const list = new MessageList({ onAnswer: answer, onSelect: (delivery) => detail.show(delivery) });
+const connection = new Connection({
+  onDelivery: (delivery) => {
+    list.add(delivery);
+    metrics.add(delivery.message.body);
+  },
+  onStatus: showStatus,
+  onError: showError,
+});
+const poll = new StatsPoll({
+  onReport: (report) => {
+    topics.show(report);
+    form.offer(report);
+    charts.add(report);
+    lastReport = report;
+    showEmpty();
+  },
+  onTrouble: (trouble) => topics.showTrouble(trouble),
+});
+const publishForm = new PublishForm(connection, {
+  secret: () => form.params.secret,
+  onPublished: () => poll.askNow(),
+});
+const topics = new Topics({
+  onChosen: (topic, channel) => {
+    form.fill(topic, channel);
+    tabs.show("messages");
+  },
+  onSecret: (secret) => poll.useSecret(secret),
+});
+const form = new SubscriptionForm({
+  onSubscribe: askOrStart,
+  onStop: () => connection.stop(),
+  onWindow: (maxInFlight) => connection.setMaxInFlight(maxInFlight),
+  onChange: (topic, channel) => {
+    topics.choose(topic, channel);
+    charts.choose(topic, channel);
+    publishForm.suggest(topic);
+    showExample(topic);
+  },
+});
+
+/**
+ * Asks for confirmation before a channel's backlog is finished unread.
+ *
+ * @param {import("./connection.js").SubscribeParams} params
+ */
+function askOrStart(params) {
+  const { topic, channel, ack } = params;
+  const waiting = lastReport === null ? null : waitingFor(lastReport, topic, channel);
+  if (channel === "" || ack === "client" || waiting === 0) return start(params);
+  const dialog = byId("automatic", HTMLDialogElement);
+  const what = waiting === null ? "An unknown number of messages" : plural(waiting, "message");
+  const text = `${what} in ${topic} / ${channel} would be finished as they are sent here; other consumers will not get them.`;
+  setText(byId("automatic-what", HTMLElement), text);
+  dialog.addEventListener("close", () => dialog.returnValue === "go" && start(params), { once: true });
+  dialog.returnValue = "";
+  dialog.showModal();
+}
+
+/** @param {import("./connection.js").SubscribeParams} params */
+function start(params) {
+  list.clear(() => false);
+  list.pause(false);
+  metrics.clear();
+  showNotice("");
+  isFullAnnounced = false;
+  document.body.classList.toggle("is-by-hand", params.ack === "client");
+  document.body.classList.toggle("is-consumer", params.ack === "client" || params.channel !== "");
+  updateAddress(params);
+  byId("list-tools", HTMLElement).scrollIntoView({ block: "start" }); // on a phone the form fills the screen
+  try {
+    connection.start(params);
+  } catch (error) {
+    showNotice(error instanceof Error ? error.message : String(error));
+  }
+}
+
+/** @param {import("./connection.js").SubscribeParams} params Kept in the address for a reload, except the secret. */
+function updateAddress({ topic, channel }) {
+  const address = new URL(location.href);
+  address.search = "";
+  address.searchParams.set("topic", topic);
+  if (channel !== "") address.searchParams.set("channel", channel);
+  history.replaceState(null, "", address);
+}
+
+/**
+ * @param {Answer} kind
+ * @param {Delivery} delivery
+ */
+async function answer(kind, delivery) {
+  const answered = send(kind, delivery);
+  list.update(delivery);
+  detail.update();
+  if (await answered) showNotice("");
+  list.update(delivery);
+  detail.update();
+}
+
+/**
+ * @param {Answer} kind
+ * @param {Delivery} delivery
+ */
+function send(kind, delivery) {
+  const nowMs = Date.now();
+  if (kind === "FIN") return connection.finish(delivery, nowMs);
+  if (kind === "TOUCH") return connection.touch(delivery);
+  return connection.requeue(delivery, Number(byId("req-delay", HTMLSelectElement).value), nowMs);
+}
+
+/** @param {Answer} kind For the selected message; then selects the next one. */
+function answerSelected(kind) {
+  const { selected } = list;
+  if (selected === null || !selected.isInFlight) return;
+  answer(kind, selected);
+  if (kind !== "TOUCH") list.moveOn();
+}
+
+let announcedState = "";
+
+function showStatus() {
+  const { status, params, isActive } = connection;
+  const { tone, word, more } = describeStatus(status, Date.now());
+  setText(byId("connection-state", HTMLElement), word);
+  setTone(byId("connection", HTMLElement), tone);
+  const what = params === null ? "" : params.channel === "" ? params.topic : `${params.topic} / ${params.channel}`;
+  setText(byId("connection-what", HTMLElement), what);
+  setText(byId("connection-more", HTMLElement), more);
+  form.show(isActive);
+  byId("empty-choose", HTMLElement).hidden = isActive;
+  showEmpty();
+  if (status.state === "connected" && status.state !== announcedState) showNotice("");
+  // The status already shows it.
+  if (status.refusal?.startsWith(byId("messages-notice", HTMLElement).textContent)) showNotice("");
+  if (status.state === announcedState) return; // do not announce the countdown
+  announcedState = status.state;
+  if (status.state !== "idle") announce(`${word}. ${more}`);
+  if (status.state === "closed" && status.code === SECRET_WANTED) form.askForSecret();
+}
+
+/** Shows why the list is empty. */
+function showEmpty() {
+  const { status, params, isActive } = connection;
+  const { topic, channel } = params ?? { topic: "", channel: "" };
+  const what = channel === "" ? topic : `${topic} / ${channel}`;
+  const isHeldBack = status.state === "channel_paused" || (lastReport !== null && isPaused(lastReport, topic, channel));
+  const title = isHeldBack ? `${what} is paused` : `No messages of ${what} yet`;
+  setText(byId("empty-title", HTMLElement), isActive ? title : "Not subscribed");
+  const waiting = lastReport === null ? 0 : waitingFor(lastReport, topic, channel);
+  const text = `${plural(waiting, "message")} ${waiting === 1 ? "waits" : "wait"} in NSQ until the pause ends.`;
+  byId("empty-paused", HTMLElement).hidden = !isActive || !isHeldBack;
+  setText(byId("empty-paused", HTMLElement), text);
+}
+
+/**
+ * @param {Error} error
+ * @param {readonly Delivery[]} refused
+ */
+function showError(error, refused) {
+  for (const delivery of refused) list.update(delivery);
+  detail.update();
+  if (refused.length === 0) showNotice(describe(error));
+  announce(refused.length === 0 ? describe(error) : `Refused: ${describe(error)}`);
+}
+
+/** @param {string} topic The selected topic; empty: none. */
+function showExample(topic) {
+  // The address of this page, including the path prefix of a proxy.
+  const address = new URL("../pub", import.meta.url);
+  address.searchParams.set("topic", topic || "orders");
+  for (const example of document.querySelectorAll("[data-example]"))
+    example.textContent = `curl -d 'hello' '${address}'`;
+}
+
+/** @param {string} text Empty hides it. */
+function showNotice(text) {
+  const notice = byId("messages-notice", HTMLElement);
+  notice.hidden = text === "";
+  setText(notice, text);
+}
+
+function showCounters() {
+  const { counters } = connection;
+  setText(byId("count-received", HTMLElement), count(counters.received));
+  setText(byId("count-rate", HTMLElement), rate(charts.arrivalRate));
+  setText(byId("count-in-flight", HTMLElement), count(connection.inFlight));
+  showWindow();
+  setText(byId("count-finished", HTMLElement), count(counters.finished));
+  setText(byId("count-requeued", HTMLElement), count(counters.requeued));
+  showRare(byId("count-refused", HTMLElement), counters.refused);
+  showRare(byId("count-lost", HTMLElement), counters.lost + connection.dropped);
+}
+
+let isFullAnnounced = false;
+
+/** Shows when the window is full. */
+function showWindow() {
+  const { inFlight, isActive, isByHand, params } = connection;
+  const isFull = isActive && isByHand && params !== null && inFlight >= params.maxInFlight;
+  const text = isFull ? `window full: ${count(inFlight)} of ${count(params.maxInFlight)} are not acknowledged` : "";
+  setText(byId("window-full", HTMLElement), text);
+  if (isFull && !isFullAnnounced) announce(text);
+  isFullAnnounced ||= isFull; // announce once: each FIN makes room for the next message
+}
+
+/**
+ * @param {HTMLElement} gauge Hidden while the value is 0.
+ * @param {number} value
+ */
+function showRare(gauge, value) {
+  setText(gauge, count(value));
+  if (gauge.parentElement !== null) gauge.parentElement.hidden = value === 0;
+}
+
+let ticks = 0;
+
+function tick() {
+  const nowMs = Date.now();
+  connection.checkDeadlines(nowMs);
+  list.tick(nowMs);
+  detail.update();
+  if (connection.status.state === "waiting") showStatus();
+  if (ticks % 2 === 0) {
+    charts.tick(nowMs, connection.counters);
+    metrics.tick();
+  }
+  showCounters();
+  ticks += 1;
+}
+
+function openHelp() {
+  byId("help", HTMLDialogElement).showModal();
+}
+
+function focusFilter() {
+  tabs.show("topics");
+  byId("filter", HTMLInputElement).focus();
+}
+
+/** @param {number} rows */
+function moveBy(rows) {
+  tabs.show("messages");
+  list.move(rows);
+}
+
+offerThemes(byId("theme", HTMLButtonElement));
+byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
+byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
+listenToKeys({
+  j: () => moveBy(1),
+  k: () => moveBy(-1),
+  ArrowDown: () => moveBy(1),
+  ArrowUp: () => moveBy(-1),
+  f: () => answerSelected("FIN"),
+  r: () => answerSelected("REQ"),
+  t: () => answerSelected("TOUCH"),
+  h: () => list.togglePause(),
+  Escape: () => detail.close(),
+  "/": focusFilter,
+  "?": openHelp,
+});
+const query = new URLSearchParams(location.search);
+form.fill(query.get("topic") ?? "", query.get("channel") ?? "");
+if (query.has("topic")) tabs.show("messages");
+showStatus();
+tick();
+setInterval(tick, TICK_MS);
+poll.start();

@@ -1,0 +1,69 @@
+/** PURE. Format numbers, times and sizes for the page. */
+
+const counts = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const shortCounts = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+/** @param {number} value @returns {string} All digits, grouped: `12,345`. */
+export function count(value) {
+  return counts.format(value);
+}
+
+/** @param {number} value @returns {string} At most 5 characters: `9,999`, `12.3K`. */
+export function shortCount(value) {
+  return Math.abs(value) < 10_000 ? counts.format(value) : shortCounts.format(value);
+}
+
+/** @param {number} perSecond @returns {string} One decimal below 10, unless it is 0. */
+export function rate(perSecond) {
+  if (perSecond < 10) return String(Math.round(perSecond * 10) / 10);
+  return shortCount(Math.round(perSecond));
+}
+
+/**
+ * @param {number} value
+ * @param {string} one
+ * @param {string} [many]
+ * @returns {string} `1 nsqd`, `2 nsqds`.
+ */
+export function plural(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+/** @param {number} atMs @returns {string} The local time of day: `14:03:07.120`. */
+export function timeOfDay(atMs) {
+  const at = new Date(atMs);
+  // Intl takes ten times as long, and this runs for each message.
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** @param {number} durationMs @returns {string} `0.4 s`, `42 s`, `3 min 5 s`, `2 h 10 min`. */
+export function duration(durationMs) {
+  const seconds = durationMs / 1000;
+  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
+  return wholeDuration(Math.round(seconds));
+}
+
+/** @param {number} durationMs @returns {string} Remaining time, rounded up; minutes from 100 s on. */
+export function timeLeft(durationMs) {
+  const seconds = Math.max(0, Math.ceil(durationMs / 1000));
+  return seconds < 100 ? `${seconds} s` : `${Math.ceil(seconds / 60)} min`;
+}
+
+/** @param {number} bytes @returns {string} `512 bytes`, `1.5 KiB`. */
+export function size(bytes) {
+  if (bytes < 1024) return plural(bytes, "byte");
+  if (bytes < 1024 * 1024) return `${(bytes / 1024).toFixed(1)} KiB`;
+  return `${(bytes / (1024 * 1024)).toFixed(1)} MiB`;
+}
+
+/** @param {number} seconds @returns {string} */
+function wholeDuration(seconds) {
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+
+/** @param {number} value */
+function two(value) {
+  return value < 10 ? `0${value}` : String(value);
+}

@@ -1,0 +1,324 @@
+/**
+ * The list of messages, newest first: drawn in batches at a limited rate, and only as far as visible.
+ */
+
+import { Backlog } from "./backlog.js";
+import { PREVIEW_CHARACTERS } from "./body_text.js";
+import { byId, setText } from "./elements.js";
+import { count } from "./format.js";
+import { MessageRow } from "./message_row.js";
+
+/** @typedef {import("./delivery.js").Delivery} Delivery */
+/** @typedef {import("./delivery.js").Answer} Answer */
+
+// Nobody can follow faster changes, and drawing each frame would take most of the time.
+const DRAW_EVERY_MS = 100;
+// Do not move rows while the pointer is about to press one.
+const STILL_MS = 1_000;
+// Beyond one screen; scrolling creates more.
+const ROWS_BELOW = 8;
+const NEAR_PX = 100;
+
+export class MessageList {
+  #grid = byId("message-grid", HTMLElement);
+  #body = byId("message-rows", HTMLElement);
+  #pauseButton = byId("pause", HTMLButtonElement);
+  #backlog = new Backlog();
+  /** Of the newest deliveries, one each. @type {MessageRow[]} */
+  #rows = [];
+  /** @type {MessageRow[]} */
+  #spare = [];
+  /** @type {Delivery | null} */
+  #selected = null;
+  #selectedAt = 0;
+  #isPaused = false;
+  #isPlanned = false;
+  #isTopSeen = true;
+  #drawnAtMs = 0;
+  #stillUntilMs = 0;
+  #characters = PREVIEW_CHARACTERS;
+  #rowsAtATime = 40;
+  #handlers;
+
+  /**
+   * @param {object} handlers
+   * @param {(answer: Answer, delivery: Delivery) => void} handlers.onAnswer
+   * @param {(delivery: Delivery | null) => void} handlers.onSelect
+   */
+  constructor(handlers) {
+    this.#handlers = handlers;
+    this.#body.addEventListener("click", (event) => this.#click(event));
+    for (const name of /** @type {const} */ (["pointermove", "pointerdown"])) {
+      this.#body.addEventListener(name, () => this.#keepStill(), { passive: true });
+    }
+    this.#pauseButton.addEventListener("click", () => this.togglePause());
+    byId("clear", HTMLButtonElement).addEventListener("click", () => this.clear(({ isInFlight }) => isInFlight));
+    new ResizeObserver(() => this.#fit()).observe(this.#body);
+    this.#watchEnds();
+  }
+
+  /** @type {Delivery | null} */
+  get selected() {
+    return this.#selected;
+  }
+
+  /** @param {Delivery} delivery A new delivery, to be drawn soon. */
+  add(delivery) {
+    this.#backlog.add(delivery);
+    this.#plan();
+  }
+
+  /**
+   * Removes all deliveries for which `isKept` returns false, drawn or not.
+   *
+   * @param {(delivery: Delivery) => boolean} isKept
+   */
+  clear(isKept) {
+    this.#backlog.keep(isKept);
+    this.#arrange(this.#rowsAtATime);
+    if (this.#selected !== null && !isKept(this.#selected)) this.select(null);
+  }
+
+  /** @param {boolean} isPaused True freezes the list; messages are still counted. */
+  pause(isPaused) {
+    this.#isPaused = isPaused;
+    this.#pauseButton.setAttribute("aria-pressed", String(isPaused));
+    this.#showPausedCount();
+    this.#plan();
+  }
+
+  /** Pauses or resumes the view. */
+  togglePause() {
+    this.pause(!this.#isPaused);
+  }
+
+  /**
+   * Moves the selection.
+   *
+   * @param {number} rows 1: to an older message.
+   */
+  move(rows) {
+    const from = this.#rows.findIndex(({ delivery }) => delivery === this.#selected);
+    // The selected row may be gone: continue from its position.
+    const to = from === -1 ? (this.#selected === null ? 0 : this.#selectedAt) : from + rows;
+    if (to >= this.#rows.length) this.#makeMore();
+    this.#show(this.#rows[Math.min(this.#rows.length - 1, Math.max(0, to))]);
+  }
+
+  /** Moves the selection to the next unacknowledged message, preferably an older one. */
+  moveOn() {
+    const { listed } = this.#backlog;
+    const from = this.#selected === null ? -1 : listed.indexOf(this.#selected);
+    const older = listed.findIndex(({ isInFlight }, at) => at > from && isInFlight);
+    const newer = listed.findLastIndex(({ isInFlight }, at) => at < from && isInFlight);
+    const to = older === -1 ? newer : older;
+    if (to >= this.#rows.length) this.#arrange(to + this.#rowsAtATime);
+    this.#show(this.#rows[to]);
+  }
+
+  /**
+   * Updates remaining times and states, and removes rows that have faded.
+   *
+   * @param {number} nowMs
+   */
+  tick(nowMs) {
+    for (const row of this.#rows) if (row.delivery?.state !== "shown") row.update(nowMs);
+    if (this.#isPaused || nowMs < this.#stillUntilMs) return;
+    const isLeaving = (/** @type {Delivery} */ delivery) => delivery !== this.#selected && delivery.leavesAtMs <= nowMs;
+    // Rows fade first, and are removed at the next tick.
+    const gone = this.#rows.filter(({ root }) => root.classList.contains("leaving")).map(({ delivery }) => delivery);
+    for (const row of this.#rows) row.fade(row.delivery !== null && isLeaving(row.delivery));
+    if (gone.length > 0) {
+      this.#backlog.keep((delivery) => !gone.includes(delivery) || !isLeaving(delivery));
+      this.#arrange(this.#rows.length);
+    }
+    this.#plan();
+  }
+
+  /** @param {Delivery} delivery Its state or note has changed. */
+  update(delivery) {
+    const row = this.#rows.find((each) => each.delivery === delivery);
+    row?.fade(false);
+    row?.update(Date.now());
+  }
+
+  /** @param {MessageRow | null} row The row that keys act on, and whose details are shown. */
+  select(row) {
+    this.#rows.find(({ delivery }) => delivery === this.#selected)?.select(false);
+    this.#selected = row?.delivery ?? null;
+    if (row === null) this.#grid.removeAttribute("aria-activedescendant");
+    else {
+      row.select(true);
+      this.#selectedAt = this.#rows.indexOf(row);
+      this.#grid.setAttribute("aria-activedescendant", row.root.id);
+    }
+    this.#handlers.onSelect(this.#selected);
+  }
+
+  /** Draws in the next frame, or a little later if the list was drawn just before. */
+  #plan() {
+    if (this.#isPlanned || this.#backlog.news === 0) return;
+    const nowMs = Date.now();
+    if (this.#isPaused || (nowMs < this.#stillUntilMs && this.#rows.length > 0)) return this.#showPausedCount();
+    this.#isPlanned = true;
+    const atNextFrame = () => requestAnimationFrame(() => this.#draw());
+    const waitMs = this.#drawnAtMs + DRAW_EVERY_MS - nowMs;
+    if (waitMs > 0) setTimeout(atNextFrame, waitMs);
+    else atNextFrame();
+  }
+
+  #draw() {
+    this.#isPlanned = false;
+    if (this.#isPaused) return this.#showPausedCount();
+    this.#drawnAtMs = Date.now();
+    const { news } = this.#backlog;
+    this.#backlog.update();
+    // After scrolling down, keep the visible rows; otherwise create rows below only when needed.
+    const isTopSeen = this.#isTopSeen || this.#grid.hidden;
+    this.#arrange(isTopSeen ? this.#rowsAtATime : this.#rows.length + news);
+  }
+
+  /**
+   * Makes the rows show the newest deliveries.
+   *
+   * @param {number} most
+   */
+  #arrange(most) {
+    const deliveries = this.#backlog.listed.slice(0, most);
+    const wanted = new Set(deliveries);
+    if (this.#rows.some(({ delivery }) => delivery !== null && wanted.has(delivery))) this.#insert(deliveries, wanted);
+    else this.#replaceAll(deliveries);
+    this.#tellRows();
+  }
+
+  /**
+   * Keeps the rows of deliveries that are still wanted, and adds new rows before and after them.
+   *
+   * @param {readonly Delivery[]} deliveries
+   * @param {ReadonlySet<Delivery>} wanted
+   */
+  #insert(deliveries, wanted) {
+    const rows = new Map();
+    for (const row of this.#rows) {
+      if (row.delivery !== null && wanted.has(row.delivery)) rows.set(row.delivery, row);
+      else this.#spareRow(row);
+    }
+    const nowMs = Date.now();
+    this.#rows = deliveries.map((delivery) => rows.get(delivery) ?? this.#newRow(delivery, nowMs));
+    const firstKept = this.#rows.findIndex(({ root }) => root.isConnected);
+    const lastKept = this.#rows.findLastIndex(({ root }) => root.isConnected);
+    this.#body.prepend(...this.#rows.slice(0, firstKept).map(({ root }) => root));
+    this.#body.append(...this.#rows.slice(lastKept + 1).map(({ root }) => root));
+  }
+
+  /**
+   * Assigns a delivery to each row in place: removing and inserting all rows would be slow.
+   *
+   * @param {readonly Delivery[]} deliveries
+   */
+  #replaceAll(deliveries) {
+    const nowMs = Date.now();
+    for (const row of this.#rows.splice(deliveries.length)) this.#spareRow(row);
+    this.#rows.forEach((row, at) => {
+      this.#release(row);
+      const delivery = /** @type {Delivery} */ (deliveries[at]);
+      row.select(delivery === this.#selected);
+      row.show(delivery, nowMs, this.#characters);
+    });
+    const more = deliveries.slice(this.#rows.length).map((delivery) => this.#newRow(delivery, nowMs));
+    this.#body.append(...more.map(({ root }) => root));
+    this.#rows.push(...more);
+  }
+
+  #tellRows() {
+    this.#showPausedCount();
+    byId("no-messages", HTMLElement).hidden = this.#rows.length > 0;
+    this.#grid.hidden = this.#rows.length === 0;
+  }
+
+  /**
+   * @param {Delivery} delivery
+   * @param {number} nowMs
+   */
+  #newRow(delivery, nowMs) {
+    const row = this.#spare.pop() ?? new MessageRow();
+    row.select(delivery === this.#selected);
+    row.show(delivery, nowMs, this.#characters);
+    return row;
+  }
+
+  /** @param {MessageRow} row */
+  #spareRow(row) {
+    this.#release(row);
+    row.root.remove();
+    row.delivery = null;
+    this.#spare.push(row);
+  }
+
+  /** @param {MessageRow} row The row to reset before it shows another delivery. */
+  #release(row) {
+    if (this.#grid.getAttribute("aria-activedescendant") === row.root.id) {
+      this.#grid.removeAttribute("aria-activedescendant");
+    }
+  }
+
+  #makeMore() {
+    if (this.#rows.length < this.#backlog.listed.length) this.#arrange(this.#rows.length + this.#rowsAtATime);
+  }
+
+  /** Tracks whether the top of the list is visible, and creates more rows near its end. */
+  #watchEnds() {
+    const end = byId("message-end", HTMLElement);
+    const watch = new IntersectionObserver(
+      (entries) => {
+        for (const { target, isIntersecting } of entries) {
+          if (target !== end) this.#isTopSeen = isIntersecting;
+          else if (isIntersecting) this.#makeMore();
+        }
+      },
+      { rootMargin: `${NEAR_PX}px` },
+    );
+    watch.observe(end);
+    watch.observe(byId("message-top", HTMLElement));
+  }
+
+  /** Limits rows to one screen, and bodies to the width of their column, to avoid useless layout. */
+  #fit() {
+    const row = this.#rows.find(({ delivery }) => delivery?.isInFlight || delivery?.state === "shown");
+    if (row === undefined || row.room === 0) return;
+    this.#rowsAtATime = Math.ceil(innerHeight / row.root.offsetHeight) + ROWS_BELOW;
+    const characters = Math.min(PREVIEW_CHARACTERS, row.room);
+    if (characters === this.#characters) return;
+    this.#characters = characters;
+    const nowMs = Date.now();
+    for (const row of this.#rows) if (row.delivery !== null) row.show(row.delivery, nowMs, characters);
+  }
+
+  #keepStill() {
+    this.#stillUntilMs = Date.now() + STILL_MS;
+  }
+
+  /** @param {Event} event */
+  #click({ target }) {
+    if (!(target instanceof Element)) return;
+    const root = target.closest(".row");
+    const row = this.#rows.find((each) => each.root === root);
+    if (row?.delivery == null) return;
+    const answer = target.closest("button")?.dataset.answer;
+    if (answer === undefined) this.select(row);
+    else this.#handlers.onAnswer(/** @type {Answer} */ (answer), row.delivery);
+  }
+
+  /** @param {MessageRow | undefined} row The row to select, announce and scroll into view. */
+  #show(row) {
+    if (row === undefined) return;
+    this.select(row);
+    this.#grid.focus({ preventScroll: true });
+    row.root.scrollIntoView({ block: "nearest" });
+  }
+
+  #showPausedCount() {
+    const { news } = this.#backlog;
+    setText(byId("paused-count", HTMLElement), news > 0 ? `${count(news)} more` : "");
+  }
+}

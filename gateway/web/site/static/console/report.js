@@ -1,0 +1,182 @@
+/** PURE. Parse GET /stats, and add up topics and channels over all nsqds. */
+
+/**
+ * @typedef {object} Counts The counts of a channel, or of a topic with all its channels.
+ * @property {number} depth
+ * @property {number} inFlight
+ * @property {number} deferred
+ * @property {number} requeued
+ * @property {number} timedOut
+ * @property {number} clients
+ */
+
+/** @typedef {Counts & { name: string, paused: boolean }} ChannelNow */
+
+/**
+ * @typedef {object} TopicNow
+ * @property {string} name
+ * @property {number} depth Messages in the topic itself, not yet in a channel.
+ * @property {number} messages Total, by nsqd's count.
+ * @property {number | null} perSecond Since the previous report; null in the first.
+ * @property {boolean} paused True if paused on any nsqd.
+ * @property {string[]} nodes The nsqds that have the topic.
+ * @property {ChannelNow[]} channels
+ */
+
+/**
+ * @typedef {object} Report
+ * @property {number} atMs
+ * @property {string} version The lowest version of all nsqds.
+ * @property {string} health `OK`, or the errors of nsqds.
+ * @property {number} nsqds Number that responded.
+ * @property {string[]} silent The nsqds that did not respond, each with the reason.
+ * @property {TopicNow[]} topics Sorted by name.
+ */
+
+/**
+ * Parses the response of `GET /stats?format=json`. Missing members count as 0: older versions of nsqd omit some.
+ *
+ * @param {any} stats
+ * @param {number} atMs
+ * @param {Report | null} before The previous report, for rates.
+ * @returns {Report}
+ */
+export function readReport(stats, atMs, before) {
+  /** @type {Map<string, TopicNow>} */
+  const topics = new Map();
+  for (const said of stats.topics ?? []) addTopic(topics, said);
+  const report = {
+    atMs,
+    version: String(stats.version ?? ""),
+    health: String(stats.health ?? "OK"),
+    ...readNodes(stats.nodes ?? []),
+    topics: [...topics.values()],
+  };
+  if (before !== null) setRates(report, before);
+  return report;
+}
+
+/**
+ * Adds up a topic, or one channel of it.
+ *
+ * @param {Report} report
+ * @param {string} topicName
+ * @param {string} channelName Empty: the topic and all its channels.
+ * @returns {Counts | null} Null if there is no such topic or channel.
+ */
+export function countsOf(report, topicName, channelName) {
+  const topic = report.topics.find(({ name }) => name === topicName);
+  if (topic === undefined) return null;
+  if (channelName !== "") return topic.channels.find(({ name }) => name === channelName) ?? null;
+  const sum = noCounts();
+  sum.depth = topic.depth;
+  for (const channel of topic.channels) add(sum, channel);
+  return sum;
+}
+
+/**
+ * Returns the number of messages that a new consumer of this channel would receive at once.
+ *
+ * @param {Report} report
+ * @param {string} topicName
+ * @param {string} channelName
+ * @returns {number}
+ */
+export function waitingFor(report, topicName, channelName) {
+  const topic = report.topics.find(({ name }) => name === topicName);
+  if (topic === undefined) return 0;
+  // A topic keeps its messages until its first channel is created, and while it is paused.
+  const isFed = topic.channels.length === 0 || topic.paused;
+  const channel = topic.channels.find(({ name }) => name === channelName);
+  return (channel?.depth ?? 0) + (isFed ? topic.depth : 0);
+}
+
+/**
+ * @param {Report} report
+ * @param {string} topicName
+ * @param {string} channelName Empty: only the topic.
+ * @returns {boolean} True if the topic or channel is paused.
+ */
+export function isPaused(report, topicName, channelName) {
+  const topic = report.topics.find(({ name }) => name === topicName);
+  const channel = topic?.channels.find(({ name }) => name === channelName);
+  return topic?.paused === true || channel?.paused === true;
+}
+
+/**
+ * @param {Map<string, TopicNow>} topics
+ * @param {any} said
+ */
+function addTopic(topics, said) {
+  const name = String(said.topic_name);
+  let topic = topics.get(name);
+  if (topic === undefined) {
+    topic = { name, depth: 0, messages: 0, perSecond: null, paused: false, nodes: [], channels: [] };
+    topics.set(name, topic);
+  }
+  topic.depth += said.depth ?? 0;
+  topic.messages += said.message_count ?? 0;
+  topic.paused ||= said.paused === true;
+  topic.nodes.push(String(said.node ?? ""));
+  for (const channel of said.channels ?? []) addChannel(topic.channels, channel);
+}
+
+/**
+ * @param {ChannelNow[]} channels
+ * @param {any} said
+ */
+function addChannel(channels, said) {
+  const name = String(said.channel_name);
+  let channel = channels.find((known) => known.name === name);
+  if (channel === undefined) {
+    channel = { name, paused: false, ...noCounts() };
+    channels.push(channel);
+  }
+  channel.paused ||= said.paused === true;
+  add(channel, {
+    depth: said.depth ?? 0,
+    inFlight: said.in_flight_count ?? 0,
+    deferred: said.deferred_count ?? 0,
+    requeued: said.requeue_count ?? 0,
+    timedOut: said.timeout_count ?? 0,
+    clients: said.client_count ?? 0,
+  });
+}
+
+/** @param {any[]} nodes */
+function readNodes(nodes) {
+  const silent = nodes.filter(({ error }) => error !== undefined).map(({ node, error }) => `${node}: ${error}`);
+  return { nsqds: nodes.length - silent.length, silent };
+}
+
+/**
+ * @param {Report} report
+ * @param {Report} before
+ */
+function setRates(report, before) {
+  const seconds = (report.atMs - before.atMs) / 1000;
+  const counted = new Map(before.topics.map(({ name, messages }) => [name, messages]));
+  for (const topic of report.topics) {
+    // A new topic has no previous count; after a restart of nsqd the count restarts at 0.
+    const more = topic.messages - (counted.get(topic.name) ?? 0);
+    topic.perSecond = seconds > 0 ? Math.max(0, more) / seconds : 0;
+  }
+}
+
+/** @returns {Counts} */
+function noCounts() {
+  return { depth: 0, inFlight: 0, deferred: 0, requeued: 0, timedOut: 0, clients: 0 };
+}
+
+/**
+ * @param {Counts} sum
+ * @param {Counts} more
+ */
+function add(sum, more) {
+  sum.depth += more.depth;
+  sum.inFlight += more.inFlight;
+  sum.deferred += more.deferred;
+  sum.requeued += more.requeued;
+  sum.timedOut += more.timedOut;
+  sum.clients += more.clients;
+}

@@ -1,0 +1,221 @@
+/**
+ * The list of topics and channels from the last /stats, with a filter and a selection.
+ */
+
+import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
+import { count, plural, rate, shortCount, timeLeft } from "./format.js";
+
+/**
+ * @typedef {import("./report.js").Report} Report
+ * @typedef {import("./report.js").TopicNow} TopicNow
+ * @typedef {import("./report.js").ChannelNow} ChannelNow
+ * @typedef {import("./report.js").Counts} Counts
+ * @typedef {import("./stats_poll.js").Trouble} Trouble
+ */
+
+// Use the filter to find others: a list of thousands would be slow to draw.
+const SHOWN_TOPICS = 200;
+/** @type {readonly (keyof Counts)[]} */
+const COLUMNS = ["depth", "inFlight", "deferred", "requeued", "timedOut", "clients"];
+
+/** One topic of the list, with its channels. */
+class TopicEntry {
+  root = stamp("topic-entry");
+  /** @type {Map<string, HTMLElement>} */
+  #channels = new Map();
+
+  /** @param {string} name */
+  constructor(name) {
+    const button = part(this.root, "name");
+    setText(button, name);
+    button.title = name;
+    button.dataset.topic = name;
+  }
+
+  /**
+   * @param {TopicNow} topic
+   * @param {(channel: string) => boolean} isShown
+   * @param {boolean} isSpread True if there are several nsqds: the entry then names those that have the topic.
+   */
+  show(topic, isShown, isSpread) {
+    setText(part(this.root, "depth"), shortCount(topic.depth));
+    setText(part(this.root, "rate"), topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
+    part(this.root, "paused").hidden = !topic.paused;
+    part(this.root, "nodes").hidden = !isSpread;
+    setText(part(this.root, "nodes"), `on ${topic.nodes.join(", ")}`);
+    const list = part(this.root, "channels");
+    const channels = topic.channels.filter(({ name }) => isShown(name));
+    const entries = channels.map((channel) => this.#channel(topic.name, channel));
+    for (const name of this.#channels.keys()) {
+      if (!topic.channels.some((channel) => channel.name === name)) this.#channels.delete(name);
+    }
+    replaceWhereDifferent(list, entries);
+  }
+
+  /**
+   * @param {string} topic
+   * @param {ChannelNow} channel
+   */
+  #channel(topic, channel) {
+    let entry = this.#channels.get(channel.name);
+    if (entry === undefined) {
+      entry = stamp("channel-entry");
+      const button = part(entry, "name");
+      setText(button, channel.name);
+      button.title = channel.name;
+      button.dataset.topic = topic;
+      button.dataset.channel = channel.name;
+      this.#channels.set(channel.name, entry);
+    }
+    for (const column of COLUMNS) {
+      const cell = part(entry, column);
+      setText(cell, shortCount(channel[column]));
+      cell.classList.toggle("zero", channel[column] === 0);
+    }
+    part(entry, "paused").hidden = !channel.paused;
+    return entry;
+  }
+}
+
+export class Topics {
+  /** @type {Map<string, TopicEntry>} */
+  #entries = new Map();
+  /** @type {Report | null} */
+  #report = null;
+  #chosen = { topic: "", channel: "" };
+  #list = byId("topic-list", HTMLUListElement);
+  #filter = byId("filter", HTMLInputElement);
+  #trouble = byId("stats-trouble", HTMLElement);
+  #secretForm = byId("admin-secret-form", HTMLFormElement);
+
+  /**
+   * @param {object} handlers
+   * @param {(topic: string, channel: string) => void} handlers.onChosen
+   * @param {(secret: string) => void} handlers.onSecret Called with the administrator's secret.
+   */
+  constructor({ onChosen, onSecret }) {
+    this.#list.addEventListener("click", (event) => {
+      const line = event.target instanceof Element ? event.target.closest(".topic-line, .channel") : null;
+      const button = line?.querySelector("button");
+      if (button?.dataset.topic) onChosen(button.dataset.topic, button.dataset.channel ?? "");
+    });
+    this.#filter.addEventListener("input", () => this.#draw());
+    this.#filter.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.#leaveFilter(event);
+    });
+    this.#secretForm.addEventListener("submit", (event) => {
+      event.preventDefault();
+      onSecret(byId("admin-secret", HTMLInputElement).value);
+    });
+  }
+
+  /** @param {Report} report */
+  show(report) {
+    if (!this.#trouble.hidden) announce("Topics are available again.");
+    this.#trouble.hidden = true;
+    this.#secretForm.hidden = true;
+    this.#report = report;
+    this.#draw();
+  }
+
+  /**
+   * Shows why there is no update; the last report stays.
+   *
+   * @param {Trouble} trouble
+   */
+  showTrouble({ wantsSecret, text, retryInMs }) {
+    const then = wantsSecret ? "Subscribing and publishing do not need it." : `Retrying in ${timeLeft(retryInMs)}.`;
+    if (this.#trouble.hidden) announce(text);
+    this.#trouble.hidden = false;
+    setTone(this.#trouble, wantsSecret ? "warn" : "bad");
+    setText(this.#trouble, `${text} ${then}`);
+    this.#secretForm.hidden = !wantsSecret;
+    byId("no-topics", HTMLElement).hidden = true;
+    setText(byId("nsqd-health", HTMLElement), wantsSecret ? "" : "no report");
+  }
+
+  /**
+   * Marks the selection, even if /stats does not list it.
+   *
+   * @param {string} topic
+   * @param {string} channel
+   */
+  choose(topic, channel) {
+    this.#chosen = { topic, channel };
+    this.#mark();
+  }
+
+  /** @param {Event} event Esc clears the filter; a second Esc leaves the field. */
+  #leaveFilter(event) {
+    event.preventDefault(); // some browsers clear it, others do not
+    if (this.#filter.value === "") return this.#filter.blur();
+    this.#filter.value = "";
+    this.#draw();
+  }
+
+  #draw() {
+    if (this.#report === null) return;
+    const { topics, nsqds, silent } = this.#report;
+    const wanted = this.#filter.value.trim().toLowerCase();
+    const has = (/** @type {string} */ name) => name.toLowerCase().includes(wanted);
+    const found = topics.filter(({ name, channels }) => has(name) || channels.some((channel) => has(channel.name)));
+    const shown = found.slice(0, SHOWN_TOPICS);
+    const roots = shown.map((topic) => {
+      const entry = this.#entries.get(topic.name) ?? new TopicEntry(topic.name);
+      this.#entries.set(topic.name, entry);
+      entry.show(topic, has(topic.name) ? () => true : has, nsqds + silent.length > 1);
+      return entry.root;
+    });
+    const names = new Set(shown.map(({ name }) => name));
+    for (const name of this.#entries.keys()) if (!names.has(name)) this.#entries.delete(name);
+    replaceWhereDifferent(this.#list, roots);
+    this.#showSummary(found.length);
+    this.#mark();
+  }
+
+  /** @param {number} found */
+  #showSummary(found) {
+    if (this.#report === null) return;
+    const { topics, nsqds, silent, health, version } = this.#report;
+    byId("no-topics", HTMLElement).hidden = topics.length > 0;
+    byId("topic-head", HTMLElement).hidden = found === 0;
+    const isMissed = found === 0 && topics.length > 0;
+    byId("no-match", HTMLElement).hidden = !isMissed;
+    const wanted = this.#filter.value.trim();
+    setText(byId("no-match", HTMLElement), isMissed ? `No topic or channel name contains “${wanted}”.` : "");
+    const parts = [];
+    if (found < topics.length) parts.push(`${count(found)} of ${plural(topics.length, "topic")}`);
+    if (found > SHOWN_TOPICS) parts.push(`the first ${SHOWN_TOPICS} shown: use the filter for others`);
+    setText(byId("topic-count", HTMLElement), parts.join("; "));
+    const isHealthy = health === "OK" && silent.length === 0;
+    const nodes = byId("nsqd-health", HTMLElement);
+    setText(nodes, `${plural(nsqds, "nsqd")} · ${version}${isHealthy ? "" : ", unhealthy"}`);
+    setTone(nodes, isHealthy ? "" : "bad");
+    const notice = byId("nsqd-notice", HTMLElement);
+    notice.hidden = isHealthy;
+    setText(notice, silent.length > 0 ? silent.map((node) => `nsqd ${node}`).join("; ") : health);
+  }
+
+  #mark() {
+    const { topic, channel } = this.#chosen;
+    for (const button of this.#list.querySelectorAll("button")) {
+      const isChosen = button.dataset.topic === topic && (button.dataset.channel ?? "") === channel;
+      if (isChosen) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+    }
+  }
+}
+
+/**
+ * Replaces the children of a list if they differ: replacing them loses focus and scroll position.
+ *
+ * @param {HTMLElement} list
+ * @param {readonly HTMLElement[]} children
+ */
+function replaceWhereDifferent(list, children) {
+  const isSame = list.children.length === children.length && children.every((child, at) => list.children[at] === child);
+  if (isSame) return;
+  const focused = document.activeElement;
+  list.replaceChildren(...children);
+  if (focused instanceof HTMLElement && list.contains(focused)) focused.focus({ preventScroll: true });
+}

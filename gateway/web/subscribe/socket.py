@@ -1,0 +1,890 @@
+"""
+One subscriber socket: it connects a client's WebSocket and an NSQ consumer by a `Session`.
+
+Each event, from either side, is passed to the session. The socket executes the actions that the
+session returns, and writes the frames that wait, in the same iteration of the event loop: no task
+and no queue is in between.
+
+However a socket ends, it first requeues the deliveries that the client has not acknowledged, before
+it awaits anything. If nsqd requires a secret and the upgrade had none, the socket subscribes after
+the client's AUTH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, Protocol
+
+from gateway.aio import spawn
+from gateway.client.metrics import count_auth
+from gateway.client.producer import Producer
+from gateway.client.subscription import SubscriptionOptions
+from gateway.credentials import Secret
+from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError
+from gateway.protocol.frames import ErrorFrame, Message
+from gateway.protocol.identify import IdentifyResponse
+from gateway.session.session import Session
+from gateway.session.types import (
+    Action,
+    Authenticate,
+    CloseReason,
+    CloseSocket,
+    DrainReason,
+    FinishDeliveries,
+    PauseReading,
+    PublishBodies,
+    Refusal,
+    RequeueDeliveries,
+    SessionOptions,
+)
+from gateway.session.window import MAX_FRAME_BYTES
+from gateway.telemetry import fast_counter, get_logger
+from gateway.web.errors import CloseCode, error_response, with_names
+from gateway.web.http.publish import WATCHED_RESULTS
+from gateway.web.loop_budget import frame_budget_of
+from gateway.web.metrics import COMMAND, DELIVERED, RATE_LIMITED, SLOW, SocketGauges
+from gateway.web.rate_limit import PublishRateLimiter
+from gateway.web.subscribe.connection_limits import SocketsBuffer, UnauthenticatedLimit
+from gateway.web.subscribe.fanout import FanoutRegistry, SharedUpstream
+from gateway.web.subscribe.upstream import DedicatedUpstream, Upstream, UpstreamContext
+from gateway.web.websocket.frames import text_frames
+from gateway.web.websocket.protocol import WebSocket
+
+CLOSE_CODES: dict[CloseReason, CloseCode] = {
+    CloseReason.DONE: CloseCode.NORMAL,
+    CloseReason.DRAINED: CloseCode.RESTART,
+    CloseReason.AGED: CloseCode.RESTART,
+    CloseReason.SLOW: CloseCode.SLOW,
+    CloseReason.NO_BROKER: CloseCode.NO_BROKER,
+    CloseReason.TOO_MANY_ERRORS: CloseCode.TOO_MANY_ERRORS,
+    CloseReason.TOO_FAST: CloseCode.TOO_MANY_ERRORS,
+    CloseReason.CHANNEL_GONE: CloseCode.CHANNEL_GONE,
+    CloseReason.FULL: CloseCode.FULL,
+    CloseReason.NO_AUTH: CloseCode.NO_AUTH,
+    CloseReason.FORBIDDEN: CloseCode.FORBIDDEN,
+    CloseReason.SECRET_REFUSED: CloseCode.SECRET_REFUSED,
+    CloseReason.FAILED: CloseCode.INTERNAL,
+}
+_SUBSCRIBE_ERROR_REASONS = {
+    CloseCode.FORBIDDEN: CloseReason.FORBIDDEN,
+    CloseCode.NO_BROKER: CloseReason.NO_BROKER,
+    CloseCode.FULL: CloseReason.FULL,
+}
+
+
+class SubscribeError(NamedTuple):
+    """The error for a client when subscribing with the secret of its AUTH has failed."""
+
+    code: str
+    message: str
+    reason: CloseReason
+    is_retryable: bool
+
+
+def explain_subscribe_error(error: Exception) -> SubscribeError:
+    """Return what to tell the client of *error*, without details that only operators may see."""
+    fault = error_response(error)
+    reason = _SUBSCRIBE_ERROR_REASONS.get(fault.close, CloseReason.FAILED)
+    if isinstance(error, BrokerRefused):
+        return SubscribeError(error.code, error.description, reason, fault.retryable)
+    return SubscribeError(fault.token, fault.detail or str(error), reason, fault.retryable)
+
+
+class SocketRegistry(Protocol):
+    """
+    The registry of all sockets.
+
+    A protocol, because its one implementation, `SubscribeEndpoint`, imports this module.
+    """
+
+    def on_socket_open(self, socket: SubscriberSocket) -> None:
+        """Called once the upgrade of *socket* is complete."""
+
+    def acquire_secret(self, socket: SubscriberSocket, secret: Secret) -> None:
+        """Called when the client sent *secret* by AUTH; raises LimitReached at its limit."""
+
+    def on_socket_closed(self, socket: SubscriberSocket) -> None:
+        """Called once the WebSocket and all nsqd connections of *socket* are closed."""
+
+
+class SubscribeContext(NamedTuple):
+    """The services and limits that all sockets share."""
+
+    registry: SocketRegistry
+    upstream: UpstreamContext
+    fanouts: FanoutRegistry
+    unauthenticated: UnauthenticatedLimit
+    publishing: SocketPublishing
+    buffer: SocketsBuffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SocketOptions:
+    """The options of one socket: its session, its subscription and its client."""
+
+    session: SessionOptions
+    subscription: SubscriptionOptions
+    peer: str
+    request_id: str
+    trace_id: str | None = None
+    """The trace of the upgrade; None if it is not recorded."""
+
+
+logger = get_logger()
+
+_BODY_OBJECT_BYTES = 48
+"""CPython's memory for each body besides its bytes: an object header, and a list's reference."""
+
+_PUBLISHES = fast_counter(
+    "socket_publishes_total",
+    "Responses to PUB, DPUB and MPUB commands of sockets, by OK or the error's token.",
+    ("cmd", "result"),
+    zeros=product(("PUB", "DPUB", "MPUB"), WATCHED_RESULTS),
+)
+
+
+class SocketPublishing:
+    """
+    Publish what clients send by PUB, DPUB and MPUB commands on their sockets.
+
+    Args:
+        publisher: Publishes to nsqd; the caller starts and stops it.
+        callers: The rate limit per client; publishes over HTTP count towards the same limit.
+    """
+
+    def __init__(self, publisher: Producer, callers: PublishRateLimiter) -> None:
+        self._publisher = publisher
+        self._callers = callers
+
+    def begin(
+        self,
+        publish: PublishBodies,
+        secret: Secret | None,
+        peer: str,
+        on_done: Callable[[PublishBodies, Refusal | None], None],
+    ) -> None:
+        """
+        Start to publish, and call *on_done* once with the outcome: the error, or None for OK.
+
+        *on_done* may be called before this returns. *peer* is the client's host, by which the rate
+        limit identifies a client without a secret. The messages are published even if the socket
+        closes meanwhile.
+        """
+        bodies = publish.bodies
+        overhead_bytes = _BODY_OBJECT_BYTES * len(bodies) if len(bodies) > 1 else 0
+        held_bytes = 0
+        is_answered = False
+
+        # The producer may call this before `begin` returns, so the state is kept out here.
+        def finish(error: BaseException | None) -> None:
+            nonlocal held_bytes, is_answered
+            released_bytes, held_bytes = held_bytes, 0
+            self._publisher.release(released_bytes)
+            is_answered = True
+            on_done(publish, _outcome(publish, error))
+
+        try:
+            if overhead_bytes:
+                # The producer counts the bytes of bodies; small bodies take several times as much.
+                self._publisher.hold(overhead_bytes)
+                held_bytes = overhead_bytes
+            self._callers.charge(secret, peer, messages=len(bodies))
+            self._publisher.begin(
+                publish.topic, bodies, finish, defer_ms=publish.defer_ms, secret=secret
+            )
+        except Exception as error:
+            if is_answered:
+                raise  # *on_done* failed, and must not be called again
+            finish(error)
+
+
+def _outcome(publish: PublishBodies, error: BaseException | None) -> Refusal | None:
+    """Count the outcome of *publish*, and return the client's error; None for OK."""
+    if error is None:
+        _PUBLISHES.counts[publish.cmd, "OK"] += 1
+        return None
+    if not isinstance(error, GatewayError):
+        logger.error("publish failed", cmd=publish.cmd, topic=publish.topic, exc_info=error)
+    fault = error_response(error)
+    _PUBLISHES.counts[publish.cmd, fault.token] += 1
+    if isinstance(error, BrokerRefused):
+        named = with_names(error, publish.topic)
+        return Refusal(named.code, named.description, fault.retryable)
+    if isinstance(error, AuthRequired):
+        count_auth("missing")
+        text = "nsqd requires AUTH, and this socket has no secret; nothing was published"
+        return Refusal("E_AUTH_FIRST", text, retryable=False)
+    return Refusal(fault.token, fault.detail or str(error), fault.retryable)
+
+
+_UNITS_PER_TURN = 64
+"""Units of `FrameBudget` that a socket spends when it runs queued commands."""
+
+
+# Abstract, although only `SubscriberSocket` derives from it here: the model tests derive another
+# class, which drives the same frames, timers and back-pressure against a model of nsqd.
+class SessionSocket(ABC):
+    """
+    The client's side of a subscriber socket: events, frames, timer and back-pressure.
+
+    A subclass executes the session's actions, and so decides how to reach NSQ.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_gauges",
+        "_is_closed",
+        "_is_frame_written",
+        "_is_reading_commands",
+        "_loop",
+        "_session",
+        "_socket",
+        "_timer",
+        "_wake_due",
+        "request_id",
+    )
+
+    def __init__(self, options: SessionOptions, request_id: str) -> None:
+        self.request_id = request_id
+        self._loop = asyncio.get_running_loop()
+        self._budget = frame_budget_of(self._loop)
+        self._session = Session(options, now=self._loop.time())
+        self._socket: WebSocket | None = None
+        self._gauges = SocketGauges()
+        self._is_frame_written = True
+        """False while the session's last frame, or a part of it, waits in the write buffer."""
+        self._is_reading_commands = True
+        """False while the client is not read, because the session wants no commands."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_due = math.inf
+        """
+        When `_timer` fires, on the event loop's clock; `math.inf` without a timer.
+
+        `-math.inf` while `_wake` waits for its turn in the budget: no timer is earlier than that.
+        """
+        self._is_closed = False
+        """True once the close has begun: no frame, timer or subscription starts."""
+
+    @abstractmethod
+    def _execute(self, actions: list[Action]) -> None:
+        """Execute the session's *actions*, in order."""
+
+    @abstractmethod
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Requeue unacknowledged deliveries, send the client what waits, close; idempotent."""
+
+    @abstractmethod
+    def _unsent_changed(self, unsent_bytes: int) -> None:
+        """Called when the number of bytes that wait for the client has changed."""
+
+    # Events
+
+    def on_text(self, text: str) -> None:
+        """Run the client's commands in one text message."""
+        self._on_event(self._session.receive, text)
+
+    def on_writable(self) -> None:
+        """Send the client what waits, since the socket's write buffer has room again."""
+        # Even if no frame of the session is pending: a pong, too, may have filled the buffer.
+        self._is_frame_written = True
+        self._on_event(self._session.on_writable)
+
+    def _on_event(self, handler: Callable[..., list[Action]], *arguments: object) -> None:
+        """
+        Call *handler*, a method of the session; execute its actions; send the client what waits.
+
+        *handler* gets *arguments* and the time. An unexpected exception closes this socket only.
+        """
+        try:
+            now = self._loop.time()
+            if actions := handler(*arguments, now):
+                self._execute(actions)
+            self._send_waiting(now)
+            # Back-pressure: a client that does not read its responses may send no more commands.
+            if self._session.wants_commands is not self._is_reading_commands:
+                self._toggle_reading()
+            self._update_gauges()
+        except Exception as error:  # noqa: BLE001 - it is logged
+            self._fail(error)
+
+    def _update_gauges(self) -> None:
+        """Update this socket's share of the gauges of all sockets; zero once it is closed."""
+        if self._is_closed:
+            # Responses may remain in the session, and will never be sent.
+            if self._gauges.update(0, 0):
+                self._unsent_changed(0)
+            return
+        socket, stats = self._socket, self._session.stats
+        unsent_bytes = stats.unsent_bytes
+        # What a writable transport holds, at most its high-water mark, is not counted.
+        if socket is not None and not socket.is_writable:
+            unsent_bytes += socket.unsent_bytes
+        if self._gauges.update(stats.held, unsent_bytes):
+            self._unsent_changed(unsent_bytes)
+
+    def _fail(self, error: Exception) -> None:
+        """Log *error*, which is a defect of the gateway, and close with 1011."""
+        logger.error("subscriber failed", request_id=self.request_id, exc_info=error)
+        self.close(CloseCode.INTERNAL, CloseReason.FAILED.value)
+
+    # Frames and timer
+
+    def _send_waiting(self, now: float) -> None:
+        """Send the client the frames that wait, if the socket is writable, and set the timer."""
+        if self._is_closed:
+            return
+        session, socket = self._session, self._socket
+        if (
+            socket is not None
+            and self._is_frame_written
+            and socket.is_writable
+            and session.has_frame
+        ):
+            self._send_frames(socket, now)
+        if (due := session.next_wake()) is not None and due < self._wake_due:
+            self._set_timer(due)
+
+    def _send_frames(self, socket: WebSocket, now: float) -> None:
+        """Send frames until none waits or the write buffer is full."""
+        session = self._session
+        before = session.delivered
+        while (frame := session.next_frame(now)) is not None:
+            _send(socket, frame)
+            self._is_frame_written = socket.is_writable
+            if not self._is_frame_written:
+                # With ack=auto, the messages are finished only once the buffer has drained.
+                break
+            if actions := session.on_writable(now):
+                self._execute(actions)
+            if not session.has_frame:
+                break
+        if session.delivered != before:
+            DELIVERED.counts["own",] += session.delivered - before
+
+    def send_all(self) -> None:
+        """Send the client all frames that wait, even if the write buffer is full."""
+        if self._socket is not None:
+            while (frame := self._session.next_frame(self._loop.time())) is not None:
+                _send(self._socket, frame)
+
+    def _toggle_reading(self) -> None:
+        """Stop reading commands from the client, or read again."""
+        self._is_reading_commands = not self._is_reading_commands
+        if self._socket is None:
+            return
+        if self._is_reading_commands:
+            self._socket.resume_reading()
+        else:
+            self._socket.pause_reading()
+
+    def _set_timer(self, moment: float) -> None:
+        """Let the timer fire at *moment*, on the event loop's clock, and not as set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_due = moment
+        self._timer = self._loop.call_at(moment, self._wake)
+
+    def _wake(self) -> None:
+        """
+        Called by the timer: wake the session.
+
+        If queued commands are due, and the budget of this iteration is spent, wake it in a later
+        iteration, in this socket's turn.
+        """
+        self._timer = None
+        if self._budget.is_exhausted and self._session.has_commands_due(self._loop.time()):
+            self._wake_due = -math.inf  # no event sets another timer before that turn
+            self._budget.wait(self._wake_in_turn)
+        else:
+            self._wake_in_turn()
+
+    def _wake_in_turn(self, _share: int = 0) -> None:
+        self._wake_due = math.inf
+        if self._is_closed:
+            return
+        if self._session.has_commands_due(self._loop.time()):
+            self._budget.spend(_UNITS_PER_TURN)
+        self._on_event(self._session.wake)
+
+    def _stop_timer(self) -> None:
+        """Cancel the timer, and let no frame, timer or subscription start from now on."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _send(socket: WebSocket, lines: bytes) -> None:
+    """Send *lines* as one frame; as several if they are longer than estimated (JSON escapes)."""
+    if len(lines) <= MAX_FRAME_BYTES:
+        socket.send(lines)
+    else:
+        socket.send_frame(text_frames(lines, MAX_FRAME_BYTES))
+
+
+def no_event(now: float) -> list[Action]:
+    """Return no action; `_on_event` with this handler only sends the client what waits."""
+    del now
+    return []
+
+
+class SubscriberSocket(SessionSocket):
+    """
+    The `WebSocketHandler` of one subscriber.
+
+    Call `open` or `wait_for_auth` first. If the upgrade fails after that, call `release`. Otherwise
+    the WebSocket calls `on_open` and finally `on_close`.
+    """
+
+    __slots__ = (
+        "_close_reason",
+        "_context",
+        "_has_subscribed",
+        "_has_unsubscribed",
+        "_is_disconnected",
+        "_opened_at",
+        "_subscribing",
+        "_unsubscribing",
+        "_upstream",
+        "close_code",
+        "finished",
+        "handed_back",
+        "is_closed_by_client",
+        "max_age_due",
+        "peer",
+        "requeued",
+        "trace_id",
+    )
+
+    def __init__(self, options: SocketOptions, context: SubscribeContext) -> None:
+        super().__init__(options.session, options.request_id)
+        self.trace_id = options.trace_id
+        self.peer = options.peer
+        """The client's host."""
+        self._context = context
+        self._upstream = self._new_upstream(options)
+        self._has_subscribed = False
+        self._subscribing: asyncio.Task[None] | None = None
+        """The attempt to subscribe with the secret of an AUTH; None while there is none."""
+        self._unsubscribing: asyncio.Task[None] | None = None
+        """The task that ends the subscription; None before the close."""
+        self._close_reason = ""
+        """The reason in the close frame; empty until the gateway closes the socket."""
+        self._has_unsubscribed = False
+        self._is_disconnected = False
+        """True once the WebSocket is closed."""
+        self._opened_at = self._loop.time()
+        self.finished = 0
+        """Number of messages for which FIN was sent to nsqd."""
+        self.requeued = 0
+        """Number of requeued messages, without those that had too many attempts."""
+        self.handed_back = 0
+        """Number of messages requeued because the socket or the gateway closes."""
+        self.max_age_due = 0
+        """The second in which `MaxConnectionAge` drains the socket; for that class only."""
+        self.close_code: int = CloseCode.INTERNAL
+        self.is_closed_by_client = False
+
+    def _new_upstream(self, options: SocketOptions) -> Upstream:
+        # Empty if the name is random: the error cache then has one entry for all such channels.
+        asked = options.session.channel
+        return DedicatedUpstream(
+            self._context.upstream, options.subscription, self, refusal_channel=asked
+        )
+
+    @property
+    def is_viewer(self) -> bool:
+        """True for a `ViewerSocket`: its client only watches, and shares a consumer."""
+        return self._session.options.is_viewer
+
+    @property
+    def delivered(self) -> int:
+        """Number of messages written to the client."""
+        return self._session.delivered
+
+    @property
+    def totals(self) -> dict[str, object]:
+        """The totals of this socket, for the log event when it is closed."""
+        return {
+            "reason": self._close_reason or "the client disconnected",
+            "delivered": self.delivered,
+            "finished": self.finished,
+            "requeued": self.requeued,
+            "timed_out": self._session.stats.timed_out,
+            "handed_back": self.handed_back,
+            "bytes_out": 0 if self._socket is None else self._socket.sent_bytes,
+            "seconds": round(self._loop.time() - self._opened_at, 3),
+        }
+
+    @property
+    def held(self) -> int:
+        """Number of deliveries that the client has not acknowledged."""
+        return self._session.stats.held
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True while a drain must wait: the client holds deliveries, or waits for a response."""
+        return not self._is_closed and self._session.is_open
+
+    @property
+    def topic(self) -> str:
+        """The topic of the subscription."""
+        return self._session.options.topic
+
+    @property
+    def channel(self) -> str:
+        """The channel; empty for a viewer that has not joined its fan-out yet."""
+        return self._session.channel
+
+    @property
+    def secret(self) -> Secret | None:
+        """The secret of the current or last subscription; None without one."""
+        return self._upstream.secret
+
+    # Subscribing
+
+    async def open(self, secret: Secret | None) -> None:
+        """
+        Subscribe at nsqd with *secret*; if nsqd requires one and it is None, wait for AUTH.
+
+        Raises:
+            BrokerRefused: nsqd refuses the secret, or the subscription.
+            NoBroker: No nsqd can be reached.
+            LimitReached: Too many sockets wait for their AUTH.
+        """
+        try:
+            await self._subscribe(secret)
+        except AuthRequired:
+            self.wait_for_auth()
+
+    def wait_for_auth(self) -> None:
+        """Require the client's AUTH; raises LimitReached if too many sockets wait for AUTH."""
+        self._context.unauthenticated.acquire(self)
+        self._on_event(self._session.on_auth_required)
+
+    async def _subscribe(self, secret: Secret | None) -> None:
+        """End an earlier subscription, and subscribe with *secret*; see `Upstream.subscribe`."""
+        upstream = self._upstream
+        if self._has_subscribed:
+            # Its connections become new sources, even to the same brokers.
+            self._execute(self._session.drop_sources(self._loop.time()))
+            # In a task, because this one is cancelled when the client disconnects, and the old
+            # connections must be closed even then.
+            await asyncio.wait({spawn("leave a subscription", upstream.unsubscribe())})
+            # Drop sources that opened meanwhile, too, and send the status frames.
+            self._on_event(self._session.drop_sources)
+        await upstream.subscribe(secret)
+        self._context.unauthenticated.release(self)
+        self._has_subscribed = True
+        if not upstream.sources:
+            # No nsqd has the topic yet, so that no source would make the session send SUB.
+            self._session.channel = upstream.channel
+            self._on_event(self._session.on_no_source, upstream.msg_timeout_ms)
+        if self._socket is not None:
+            self._on_ready(self._socket)
+
+    def _on_ready(self, socket: WebSocket) -> None:
+        """Called once the WebSocket is open and subscribed; for `ViewerSocket`."""
+
+    async def _authenticate(self, secret: Secret) -> None:
+        """Subscribe with the secret of the client's AUTH; if that fails, tell it, and close."""
+        why = await self._subscribe_with_secret(secret)
+        if why is None:
+            # Commands that followed AUTH were queued until it was verified.
+            self._on_event(self._session.run_waiting)
+            return
+        self._on_event(
+            lambda _: self._session.on_auth_failed(
+                why.code, why.message, why.reason, retryable=why.is_retryable
+            )
+        )
+
+    async def _subscribe_with_secret(self, secret: Secret) -> SubscribeError | None:
+        """Subscribe with the secret of the client's AUTH; return its error, None for success."""
+        try:
+            self._context.registry.acquire_secret(self, secret)
+            await self._subscribe(secret)
+        except Exception as error:
+            if not isinstance(error, GatewayError):
+                logger.exception("subscription failed", request_id=self.request_id)
+            return explain_subscribe_error(error)
+        finally:
+            self._subscribing = None
+        return None
+
+    def _unsent_changed(self, unsent_bytes: int) -> None:
+        self._context.buffer.update(self, unsent_bytes, is_paused=self._session.is_slow)
+
+    def limit_buffer(self) -> None:
+        """Stop reading from nsqd until the client has taken a part of what waits for it."""
+        if not self._is_closed:
+            self._on_event(self._session.limit_buffer)
+
+    # From NSQ
+
+    def on_messages(self, source: int, messages: list[Message], sent_after: float) -> None:
+        """Queue *messages* for the client."""
+        self._upstream.on_messages(source, messages)
+        self._on_event(lambda now: self._session.on_messages(source, messages, now, sent_after))
+
+    def in_flight_by_source(self) -> Mapping[int, int]:
+        """Return by source the number of this socket's messages that are in flight at nsqd."""
+        return self._session.in_flight_by_source()
+
+    def on_ack_refused(self, source: int, frame: ErrorFrame) -> None:
+        """Called when nsqd refused the client's FIN, REQ or TOUCH: send the client its error."""
+        self._on_event(lambda _: self._session.on_ack_refused(frame, source))
+
+    def on_source_opened(self, source: int, answer: IdentifyResponse) -> None:
+        """Called when an nsqd is connected: send the client SUB the first time, then NOP."""
+        self._session.channel = self._upstream.channel
+        authorization = self._upstream.add_source(source, answer)
+        self._on_event(lambda _: self._session.on_source_opened(source, answer, authorization))
+
+    def on_source_lost(self, source: int, error: BrokerUnreachable) -> None:
+        """Called when an nsqd connection is lost: send the client NOP, with what it lost."""
+        del error
+        self._upstream.remove_source(source)
+        self._on_event(self._session.on_source_lost, source)
+
+    def on_channel_gone(self, address: str) -> None:
+        """Called when the channel was deleted at nsqd: send the client CHANNEL_GONE, and close."""
+        logger.info("channel deleted", request_id=self.request_id, nsqd=address)
+        self._on_event(lambda _: self._session.on_channel_gone())
+
+    def on_channel_paused(self, is_paused: bool) -> None:  # noqa: FBT001 - a listener's signature
+        """Called when the channel was paused or unpaused at nsqd: send the client NOP."""
+        self._on_event(lambda _: self._session.on_paused(is_paused))
+
+    def on_auth_required(self) -> None:
+        """Called when nsqd requires AUTH, and no secret is set; see `Session.on_auth_required`."""
+        self._on_event(self._session.on_auth_required)
+
+    def auth_addresses(self) -> Sequence[str]:
+        """Return the addresses of the connected nsqds that require AUTH."""
+        return self._upstream.auth_addresses()
+
+    def on_secret_refused(self, error: BrokerRefused) -> None:
+        """Called when nsqd no longer accepts the secret: send the client the error, and close."""
+        message = with_names(error, self.topic, self.channel).description
+        reason = CloseReason.SECRET_REFUSED
+        self._on_event(lambda _: self._session.on_auth_failed(error.code, message, reason))
+
+    # From the client
+
+    def on_open(self, socket: WebSocket) -> None:
+        """Send the client the frames that were ready before the 101, and start to receive."""
+        self._socket = socket
+        self._opened_at = self._loop.time()
+        self._context.registry.on_socket_open(self)
+        if self._is_closed:
+            # The session ended between the subscription and the 101.
+            self._send_close(socket)
+            return
+        self._on_event(no_event)
+        if self._has_subscribed:
+            self._on_ready(socket)
+
+    def on_close(self, code: int) -> None:
+        """Called when the WebSocket is closed: requeue the client's deliveries, unsubscribe."""
+        self._is_disconnected = True
+        # The first close counts: after `close`, the client's code is only the answer to it.
+        if not self._is_closed:
+            self.close_code = code
+            self.is_closed_by_client = self._socket is not None and self._socket.is_closed_by_client
+            self._requeue_and_unsubscribe()
+        if self._has_unsubscribed:
+            self._on_finished()
+
+    # Actions
+
+    def _execute(self, actions: list[Action]) -> None:
+        """Execute the session's *actions* in order, and count them in the totals."""
+        for action in actions:
+            if isinstance(action, FinishDeliveries):  # first, because most actions are FINs
+                self.finished += len(action.ids)
+                self._upstream.execute(action)
+            elif isinstance(action, PublishBodies):
+                # A broker of the producer may require AUTH although no broker of the topic does.
+                secret = self.secret or self._session.unused_secret
+                self._context.publishing.begin(action, secret, self.peer, self._published)
+            elif isinstance(action, Authenticate):
+                task = self._authenticate(action.secret)
+                self._subscribing = spawn("subscribe with a secret", task)
+            elif isinstance(action, CloseSocket):
+                _count_close(action.reason)
+                self.close(CLOSE_CODES[action.reason], action.reason.value)
+            else:
+                if isinstance(action, RequeueDeliveries):
+                    self.requeued += len(action.ids)
+                    if action.is_handed_back:
+                        self.handed_back += len(action.ids)
+                elif isinstance(action, PauseReading):
+                    SLOW.counts["paused",] += 1
+                self._upstream.execute(action)
+
+    def _published(self, publish: PublishBodies, refusal: Refusal | None) -> None:
+        """Send the client the response to *publish*; does nothing once the socket is closed."""
+        if not self._is_closed:
+            self._on_event(lambda _: self._session.on_published(publish, refusal))
+
+    # Closing
+
+    def drain(self, reason: DrainReason, *, close_at: float, reconnect_after_ms: int) -> None:
+        """Announce the close to the client, and later close with 1012; see `Session.drain`."""
+        self._on_event(
+            lambda _: self._session.drain(
+                reason, close_at=close_at, reconnect_after_ms=reconnect_after_ms
+            )
+        )
+
+    async def release(self) -> None:
+        """Unsubscribe, and release a socket whose upgrade failed before `on_open`."""
+        if not self._is_closed:
+            self._requeue_and_unsubscribe()
+        if self._unsubscribing is not None:
+            await asyncio.wait({self._unsubscribing})
+        self._upstream.release()
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Requeue unacknowledged deliveries, send the client what waits, close; idempotent."""
+        if self._is_closed:
+            return
+        self.close_code = code
+        self._close_reason = reason
+        if code is CloseCode.SLOW:
+            SLOW.counts["closed",] += 1
+        self._requeue_and_unsubscribe()
+        # Before the 101 there is no socket; `on_open` then sends the close.
+        if self._socket is not None:
+            self._send_close(self._socket)
+
+    def _send_close(self, socket: WebSocket) -> None:
+        """Send the client the responses that wait, and close; its messages are requeued already."""
+        try:
+            self.send_all()
+        except Exception:
+            logger.exception("subscriber failed", request_id=self.request_id)
+        socket.close(self.close_code, self._close_reason)
+
+    def _requeue_and_unsubscribe(self) -> None:
+        """Requeue unacknowledged deliveries now, and start a task that unsubscribes."""
+        # First, so that events caused by the actions below send no frame and set no timer.
+        self._stop_timer()
+        # The task starts after this method returns: REQ is written before connections close.
+        self._unsubscribing = spawn("leave NSQ", self._unsubscribe())
+        if self._subscribing is not None:
+            self._subscribing.cancel()
+        self._context.unauthenticated.release(self)
+        try:
+            self._execute(self._session.close(self._loop.time()))
+        except Exception:
+            logger.exception("subscriber failed", request_id=self.request_id)
+        finally:
+            self._update_gauges()
+
+    async def _unsubscribe(self) -> None:
+        """Unsubscribe; deregister the socket if its WebSocket is closed already."""
+        try:
+            if self._subscribing is not None:
+                # Cancelled above, but it may open a connection until it has ended.
+                await asyncio.wait({self._subscribing})
+            await self._upstream.unsubscribe()
+        finally:
+            self._has_unsubscribed = True
+            if self._is_disconnected:
+                self._on_finished()
+
+    def _on_finished(self) -> None:
+        """Called once both the WebSocket and the subscription are closed, in either order."""
+        self._context.registry.on_socket_closed(self)
+        self._upstream.release()
+
+
+def _count_close(reason: CloseReason) -> None:
+    """Count a close in the metrics of rate limits or AUTH; the registry counts close codes."""
+    if reason is CloseReason.TOO_FAST:
+        RATE_LIMITED.counts[COMMAND,] += 1
+    elif reason is CloseReason.NO_AUTH:
+        count_auth("missing")
+
+
+class ViewerSocket(SubscriberSocket):
+    """
+    A `SubscriberSocket` whose client named no channel, and gets the messages of a shared `Fanout`.
+
+    The fan-out does not wait for a slow client: its socket is closed.
+    """
+
+    __slots__ = ("_shared", "_slow_timer")
+
+    def __init__(self, options: SocketOptions, context: SubscribeContext) -> None:
+        super().__init__(options, context)
+        self._slow_timer: asyncio.TimerHandle | None = None
+        """Closes the socket after `slow_consumer_s` with a full write buffer; None if it is not."""
+
+    @property
+    def delivered(self) -> int:
+        """Number of messages written to the client."""
+        return self._shared.delivered
+
+    def _new_upstream(self, options: SocketOptions) -> Upstream:
+        wanted = options.subscription
+        sample_rate = wanted.connection.offer.sample_rate
+        self._shared = SharedUpstream(self._context.fanouts, wanted.topic, sample_rate, self)
+        return self._shared
+
+    def _on_ready(self, socket: WebSocket) -> None:
+        """Send the session's frames (SUB), then let the fan-out write messages to *socket*."""
+        self.send_all()
+        self._shared.start_sending(socket)
+
+    def check_slow(self) -> bool:
+        """
+        Return True if the fan-out may write, although the write buffer is full.
+
+        Otherwise close the socket: its buffer is over `buffer_bytes`. The first call starts a timer
+        that closes the socket after `slow_consumer_s`, if the buffer is full all that time.
+        """
+        options = self._session.options
+        self._update_gauges()
+        if self._is_closed:
+            return False
+        if self._socket is not None and self._socket.unsent_bytes > options.buffer_bytes:
+            self._close_slow()
+        elif self._slow_timer is None:
+            self._slow_timer = self._loop.call_later(options.slow_consumer_s, self._close_slow)
+        return not self._is_closed
+
+    def _unsent_changed(self, unsent_bytes: int) -> None:
+        # Viewers of one fan-out hold references to the same bytes, which are counted once.
+        self._context.buffer.update_viewer(self._shared.fanout, self, unsent_bytes)
+
+    def limit_buffer(self) -> None:
+        """Close, because the fan-out cannot stop reading from nsqd for one viewer."""
+        if not self._is_closed:
+            self._close_slow()
+
+    def _close_slow(self) -> None:
+        self.close(CloseCode.SLOW, CloseReason.SLOW.value)
+
+    def on_writable(self) -> None:
+        """Stop the timer for slow clients, since the write buffer has room again; send on."""
+        self._stop_slow_timer()
+        super().on_writable()
+
+    def _requeue_and_unsubscribe(self) -> None:
+        self._stop_slow_timer()
+        # Now, not in the task that unsubscribes: no message may be counted after the close frame.
+        self._shared.stop_sending()
+        super()._requeue_and_unsubscribe()
+
+    def _stop_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None

@@ -1,0 +1,1 @@
+"""RFC 6455: handshake, frames, keep-alive."""

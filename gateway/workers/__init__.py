@@ -1,1 +1,0 @@
-"""Several processes that share one public address: `nsq-gateway serve --workers N`."""

@@ -1,0 +1,59 @@
+"""Tasks: kept until they end, and none fails unseen."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.aio import spawn
+from gateway.telemetry import configure_logging
+from tests.support.logging_state import restored_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Give the process its logging back."""
+    with restored_logging():
+        yield
+
+
+async def test_a_task_has_its_name_and_gives_its_value() -> None:
+    """A spawned task is an ordinary one."""
+
+    async def work() -> int:
+        return 7
+
+    task = spawn("work", work())
+
+    assert ("work", 7) == (task.get_name(), await task)
+
+
+async def test_an_exception_that_nobody_waits_for_is_logged(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The line names the task and shows the error."""
+    configure_logging("json", "info")
+
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    task = spawn("fail", fail())
+    told = asyncio.Event()
+    task.add_done_callback(lambda _task: told.set())
+    await told.wait()  # callbacks run in the order in which they were added
+
+    line = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert ("task failed", "fail", "error") == (line["event"], line["task"], line["level"])
+    assert "ValueError: broken" in line["exception"]
+
+
+async def test_a_cancelled_task_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cancelling is how tasks are ended."""
+    configure_logging("json", "info")
+    task = spawn("wait", asyncio.Event().wait())
+
+    task.cancel()
+    await asyncio.wait({task})
+
+    assert "" == capsys.readouterr().err

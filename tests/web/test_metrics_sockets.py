@@ -1,0 +1,65 @@
+"""What all sockets come to."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from gateway.protocol.frames import Message
+from gateway.telemetry import REGISTRY
+from gateway.web.metrics import SocketGauges, observe_age
+
+_AGE = "nsq_gateway_message_age_seconds"
+
+
+def value(name: str, **labels: str) -> float:
+    """Return what is shown under *name*."""
+    found = REGISTRY.get_sample_value(name, labels)
+    assert found is not None
+    return found
+
+
+def up_to(bound: str) -> float:
+    """Return how many messages were up to so old."""
+    return value(f"{_AGE}_bucket", le=bound)
+
+
+@pytest.mark.parametrize("ages_s", [[2.0], [2.0, 2.1, 1.9], [0.2, 2.0, 30.0], [-5.0, 2.0], [-1.0]])
+@pytest.mark.parametrize("times", [1, 3])
+def test_each_message_is_as_old_as_it_is(ages_s: list[float], times: int) -> None:
+    """Alike or not, shared or not; a clock that is ahead of ours gives 0."""
+    now_ns = time.time_ns()
+    messages = [Message(now_ns - int(age_s * 1e9), 1, b"0" * 16, b"") for age_s in ages_s]
+    bounds = ("0.001", "1.0", "5.0", "+Inf")
+    before, sum_before = [up_to(bound) for bound in bounds], value(f"{_AGE}_sum")
+
+    observe_age(messages, times=times)
+
+    after = [up_to(bound) - was for bound, was in zip(bounds, before, strict=True)]
+    apart = [after[0], *(high - low for low, high in pairwise(after))]
+    expected = [
+        sum(low < age_s <= high for age_s in ages_s) * times
+        for low, high in pairwise((-99, 0, 1, 5, 99))
+    ]
+    assert expected == apart
+    total = sum(max(0.0, age_s) for age_s in ages_s) * times
+    assert value(f"{_AGE}_sum") - sum_before == pytest.approx(total, abs=1.0)
+
+
+def test_sums_are_those_of_all_sockets() -> None:
+    """Each counts what it has in place of what it had; the one with the most is seen."""
+    names = ("messages_in_flight", "socket_unsent_bytes", "socket_unsent_max_bytes")
+    before = [value(f"nsq_gateway_{name}") for name in names]
+    one, other = SocketGauges(), SocketGauges()
+
+    one.update(3, 1_000_000)
+    other.update(5, 2_000_000)
+    one.update(1, 500_000)
+    with_both = [value(f"nsq_gateway_{name}") for name in names]
+    one.update(0, 0)
+    other.update(0, 0)
+
+    assert [before[0] + 6, before[1] + 2_500_000, max(before[2], 2_000_000)] == with_both
+    assert before == [value(f"nsq_gateway_{name}") for name in names]
