@@ -67,9 +67,9 @@ class TrustedHosts:
 
     In an attack the attacker's own domain name resolves to this machine. Browsers then treat the
     port as the attacker's origin, so CORS does not help. An IP address, ``localhost`` and a name
-    without a dot cannot belong to an attacker. Other names are rejected on loopback, and elsewhere
-    for browsers only: Prometheus and the kubelet use any name. Browsers are recognized by
-    Accept-Language, which they always send and pages cannot remove.
+    without a dot cannot belong to an attacker. On loopback, any other name is rejected. Elsewhere
+    it is rejected for browsers only, because Prometheus and the kubelet may use any name. Browsers
+    are recognized by Accept-Language, which they always send and pages cannot remove.
     """
 
     def __init__(self, listen: str, names: Sequence[str] = (), *, flag: str = "") -> None:

@@ -46,7 +46,7 @@ class ProcessLifecycle:
         """
         Enter *state* and log it; do nothing if *state* is the current state or an earlier one.
 
-        A process that was never ready logs nothing here: its caller reports the failed start.
+        Before the process has been ready, nothing is logged: who starts it reports a failed start.
         """
         if _ORDER.index(state) <= _ORDER.index(self._state):
             return

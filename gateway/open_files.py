@@ -111,11 +111,12 @@ class ClientFiles(NamedTuple):
 
 class OpenFilesBudget:
     """
-    Limit the files of clients: nsqd connections and the management port need some, too.
+    Limit how many file descriptors clients use; nsqd connections and the management port need some.
 
     A client uses one file for its connection, and a subscription one more for every nsqd.
-    WebSockets get three quarters of the clients' share, so that publishers can always connect;
-    HTTP connections leave room for upgrades to WebSockets.
+    WebSockets get three quarters of the clients' share, so that publishers can always connect. The
+    limit for HTTP connections is lower than what is free, so that some of them can still be
+    upgraded to WebSockets.
 
     Args:
         limit: Limit of open files of this process; infinity for none.
@@ -140,8 +141,8 @@ class OpenFilesBudget:
         """
         Return whether a new connection may stay open; `get_client_files` already counts it.
 
-        *descriptor* is the connection's file descriptor. The kernel assigns the lowest free number:
-        a high number means that too many files are open, in clients' use or not.
+        *descriptor* is the connection's file descriptor. The kernel assigns the lowest free number,
+        so a high one means that too many files are open, whether clients use them or not.
         """
         connections, sockets = self.get_client_files()
         # Keep room for upgrades: otherwise, in a rush, new connections take every file before the

@@ -132,7 +132,7 @@ class Certificate:
         self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._on_timer)
 
     def close(self) -> None:
-        """Stop checking; idempotent."""
+        """Stop watching the files for changes; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

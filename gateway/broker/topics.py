@@ -171,7 +171,11 @@ class Topic:
         self._backlog += messages
 
     def deliver(self, now: float) -> list[ConsumerBatch]:
-        """Give the channels one step of the backlog, to deliver in the next turn; return []."""
+        """
+        Move some messages of the backlog to the channels, which deliver them in the next turn.
+
+        Return an empty list: a topic has no consumers of its own.
+        """
         self._distribute_backlog(now)
         return []
 

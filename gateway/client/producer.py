@@ -407,7 +407,7 @@ class Producer:
             await self._pools.close()
 
     def abort(self) -> None:
-        """Close every connection at once; written, unanswered publishes raise OutcomeUnknown."""
+        """Close all connections immediately; publishes written, not answered: OutcomeUnknown."""
         self._pools.abort()
 
 
@@ -495,7 +495,7 @@ class ProducerPools:
 
     @property
     def refusals_until(self) -> float:
-        """Expiry of the latest cached refusal, monotonic seconds."""
+        """When the last of the cached refusals expires, monotonic seconds."""
         return self._refusals.until
 
     def find_refusal(self, secret: Secret | None, topic: str, now: float) -> GatewayError | None:
@@ -581,7 +581,7 @@ class ProducerPools:
         await asyncio.gather(*pools, *self._closing)
 
     def abort(self) -> None:
-        """Close every connection at once; written, unanswered publishes raise OutcomeUnknown."""
+        """Close all connections immediately; publishes written, not answered: OutcomeUnknown."""
         for pool in self._pools.values():
             pool.abort()
 

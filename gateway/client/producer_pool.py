@@ -256,7 +256,7 @@ class ProducerConnection:
 
     @property
     def is_pending(self) -> bool:
-        """True if publishes may wait until it opens."""
+        """True while it is not open yet, but a publish may be queued until it opens."""
         return self._state in _PENDING
 
     @property

@@ -255,7 +255,7 @@ class RdyDistributor:
         return self._split(now)
 
     def set_reading(self, *, is_reading: bool, now: float) -> list[tuple[int, int]]:
-        """Record whether the connections are read; RDY settles only while they are."""
+        """Record whether the caller reads from the connections; only then is RDY adjusted."""
         self._is_reading = is_reading
         if is_reading:
             # Messages sent under an earlier RDY may be in the socket buffers: settle from now on.

@@ -62,10 +62,10 @@ class SendTime:
 
     def on_read(self, now: float, polled_at: float, max_ready: int, *, is_full: bool) -> float:
         """
-        Return the earliest send time of the messages read *now*.
+        Return the earliest time at which nsqd can have sent the messages of a read at time *now*.
 
-        *max_ready* is the highest RDY so far: as many messages may have been sent and not read.
-        *is_full* is True if the read filled its buffer, so that more bytes may wait.
+        *max_ready* is the highest RDY so far: up to that many messages can be sent and not yet
+        read. *is_full* is True if the read filled its buffer: the socket may hold more bytes.
         """
         if self._behind_since is not None:
             self._catch_up(now, polled_at, max_ready)

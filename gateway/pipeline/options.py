@@ -183,7 +183,7 @@ def _bare(name: str) -> str:
 @contextmanager
 def as_options(kind: type[NsqdSettings]) -> Iterator[None]:
     """
-    Context manager: replace flags by options in the text of a SettingsError that the block raises.
+    Context manager: a SettingsError of the block names options of Spark, not command-line flags.
 
     For example, --max-in-flight becomes maxInFlight, if max_in_flight is a setting of *kind*.
     """

@@ -133,8 +133,8 @@ class PublishWindow:
         """
         Wait until nsqd has answered every batch; raises as `SinkProducer.publish` does.
 
-        Batches that exceed a limit learned meanwhile are then in `oversized`; the others are
-        published.
+        Afterwards `oversized` has the batches that exceed a limit which nsqd reported in the
+        meantime; all others are published.
         """
         while self._waiting:
             self._await_oldest()

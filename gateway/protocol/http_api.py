@@ -406,7 +406,8 @@ def iter_line_batches(body: bytes, limits: Limits) -> Iterator[list[bytes]]:
 
     Only ``\n`` ends a line, empty lines are dropped, and the last line needs no newline. A body
     without messages is valid. The caller need not read more than max_body_size + 1 bytes of the
-    body. As in nsqd, a line that is too long within max_body_size is reported before BODY_TOO_BIG.
+    body. As in nsqd, a body that is too big and also has a line that is too long, within its first
+    max_body_size bytes, is refused for the line: MSG_TOO_BIG, not BODY_TOO_BIG.
 
     Raises:
         InvalidRequest: MSG_TOO_BIG, when the iteration reaches the line; BODY_TOO_BIG, at the end.

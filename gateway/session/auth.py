@@ -134,7 +134,7 @@ class Authentication:
         return ResponseOut("AUTH", self._ref, data)
 
     def take_error(self, code: str, message: str, *, retryable: bool) -> ErrorOut:
-        """Return the error for the client; it has AUTH's ref if AUTH still lacks a response."""
+        """Return the error for the client; if AUTH is not answered yet, it carries AUTH's ref."""
         ref = self._ref if self._is_response_due else None
         self._is_response_due = False
         return ErrorOut("AUTH", ref, code, message, retryable)

@@ -61,8 +61,8 @@ class CommandSettings(NsqdSettings):
 
     url: Url | None = setting(
         None,
-        f"URL of a gateway, in place of the addresses of nsqd. Default without both: "
-        f"{DEFAULT_URL}.",
+        "URL of a gateway, in place of the addresses of nsqd. If neither is given, "
+        f"{DEFAULT_URL} is used.",
         "http://host:port, https://…, ws://…, wss://…",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
@@ -162,6 +162,6 @@ class HealthSettings(Settings):
 
     management_listen: Address = setting(
         "127.0.0.1:8081",
-        "Management address of `serve` to ask; 0.0.0.0 means this machine.",
+        "Management address of the `serve` process to check; 0.0.0.0 means this machine.",
         ADDRESS,
     )

@@ -104,9 +104,11 @@ class NsqdSettings(Settings):
         "the path of a file",
     )
     client_id: str = setting("nsq-gateway", "Client id in nsqd's /stats.", _TEXT)
-    hostname: str | None = setting(None, "Host name in nsqd's /stats; none: this host's.", _TEXT)
+    hostname: str | None = setting(
+        None, "Host name in nsqd's /stats. If not set, this host's.", _TEXT
+    )
     user_agent: str | None = setting(
-        None, "User agent in nsqd's /stats; none: nsq-gateway and its version.", _TEXT
+        None, "User agent in nsqd's /stats. If not set, nsq-gateway and its version.", _TEXT
     )
     topology_region: str = setting(
         "", "Own region, for an nsqd that prefers nearby consumers.", _TEXT

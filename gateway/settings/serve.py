@@ -77,7 +77,7 @@ class PublishSettings(LimitSettings):
     )
     publish_body_limit_bytes: int | None = number(
         None,
-        "Maximum body of a publish, if lower than nsqd's limit; then 413.",
+        "Maximum body of a publish; a larger one gets 413. No effect above nsqd's own limit.",
         (1, 1024 * MIB),
         "bytes",
     )
@@ -115,7 +115,7 @@ class TelemetrySettings(Settings):
     )
     tracing: bool = switch(
         "Export traces by OTLP over HTTP, configured by the OTEL_EXPORTER_OTLP_* variables. "
-        "Needs the extra tracing (pip install '.[tracing]' from the checkout)."
+        "Needs the optional dependencies tracing (pip install '.[tracing]' from the checkout)."
     )
     tracing_sample_ratio: float = number(
         0.01,
@@ -209,8 +209,8 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
     )
     broadcast_address: Host = setting(
         "",
-        "Host in /info, which nsqadmin and nsq_stat connect to. Empty: the host of --listen, or "
-        "this machine's name if that is every address.",
+        "Host in /info, which nsqadmin and nsq_stat connect to. If empty, the host of --listen; if "
+        "that is a wildcard such as 0.0.0.0, this machine's name.",
         "a host name or an IP address",
     )
     broadcast_http_port: int = number(0, "Port in /info; 0: the port of --listen.", (0, 65_535))
@@ -349,7 +349,7 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
     auth_anonymous: bool = switch("Use --auth-secret for callers without a secret.")
     auth_recheck_s: float = number(
         60,
-        "Time between checks that a socket's secret is still valid. Two failures in a row close "
+        "Time between checks that a socket's secret is still valid. Two refusals in a row close "
         "the socket (4003).",
         (0.1, 86_400),
         "s",

@@ -67,8 +67,8 @@ class LingeringClose(asyncio.Protocol):
     Args:
         transport: The connection; its last bytes are already written to it.
         server_state: uvicorn's, which lists the connections to close when the server stops.
-        refused: Counts this connection, which closes at once if too many linger; None for a
-            connection that was not refused.
+        refused: The set of refused connections that still linger, which this one joins; if the set
+            is full, this connection closes without lingering. None if it was not refused.
     """
 
     __slots__ = ("_refused", "_server_state", "_timer", "transport")

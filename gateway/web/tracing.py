@@ -233,7 +233,7 @@ class DeliverySpans:
         return self._tracing.begin(f"process {self._topic}", "consumer", parent, attributes)
 
     def on_acknowledged(self, source: int, ids: Sequence[bytes], verb: str) -> None:
-        """Called after *verb*, FIN or REQ, for the messages *ids*: end their spans."""
+        """End the spans of the messages *ids*, for which *verb* (FIN or REQ) was sent."""
         if self._open:
             for message_id in ids:
                 self._end(source, message_id, verb)

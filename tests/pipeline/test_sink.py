@@ -76,7 +76,11 @@ def to(broker: KillableBroker, **options: str) -> dict[str, str]:
         ({"topic": "no topic"}, TEXTS, "^topic is 'no topic'"),
         ({"toTopic": "no topic"}, TEXTS, "^toTopic is 'no topic'"),
         ({"topic": "a", "toTopic": "b"}, TEXTS, "alias of toTopic"),
-        ({"badRows": "dead-letter"}, TEXTS, "^badRows: dead-letter needs deadLetterTopic"),
+        (
+            {"badRows": "dead-letter"},
+            TEXTS,
+            "^badRows: the value dead-letter needs deadLetterTopic too",
+        ),
         ({"deadLetterTopic": "dead"}, TEXTS, "^deadLetterTopic: .*without badRows dead-letter"),
         (
             {"lookupdHttpAddress": "b:1"},

@@ -166,12 +166,14 @@ class SocketsBuffer:
     Limit the sum of the bytes that wait for all clients.
 
     Each client has its own limit (``--socket-buffer-bytes``), but a thousand slow clients would
-    take a thousand times that. So the gateway stops reading from nsqd for each client for which
-    more bytes wait than are still free: the dynamic threshold of Choudhury and Hahne, IEEE/ACM
-    ToN 6(2), 1998, alpha = 1. The sum never reaches the limit, a single slow client may fill its
-    own buffer, and clients that read in time are not affected.
+    take a thousand times that. So the gateway stops reading from nsqd for a client as soon as
+    the bytes that wait for it exceed the unused part of *limit_bytes*. This is the dynamic
+    threshold of Choudhury and Hahne, IEEE/ACM ToN 6(2), 1998, with alpha = 1. The sum never reaches
+    the limit, a single slow client may fill its own buffer, and clients that read in time are not
+    affected.
 
-    "Consumer" means the connections to nsqd of one socket; viewers share those of their fan-out.
+    A socket's consumer is its set of connections to nsqd. Viewers have none of their own: they use
+    the consumer of their fan-out.
 
     Args:
         limit_bytes: Maximum bytes for all clients.
