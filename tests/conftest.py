@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.logging_state import restored_logging
 from tests.support.witnesses import WITNESSES, in_ci, require_witnesses
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +52,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return GroupScheduling(config, log)
 
 
+@pytest.fixture(autouse=True)
+def _logging_is_restored() -> Iterator[None]:
+    """Undo what the test configures: `caplog` of a later test would see lines in another form."""
+    with restored_logging():
+        yield
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the groups first: they take longest."""
@@ -85,7 +94,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say aloud, as the last thing, which witness was missing and what that cost."""
+    """Print at the end which witness was missing, and how many tests were skipped for it."""
     not_run = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
     for witness in WITNESSES:
         count = sum(witness.complaint in reason for reason in not_run)

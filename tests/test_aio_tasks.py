@@ -2,20 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from gateway.aio import spawn
 from gateway.telemetry import configure_logging
-from tests.support.logging_state import restored_logging
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """Give the process its logging back."""
-    with restored_logging():
-        yield
 
 
 async def test_a_task_has_its_name_and_gives_its_value() -> None:

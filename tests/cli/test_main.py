@@ -13,7 +13,6 @@ from gateway.cli.main import main
 from gateway.credentials import Secret
 from gateway.settings.loader import UNSUPPORTED_NSQD_OPTIONS
 from gateway.settings.serve import BrokerSettings, ServeSettings
-from tests.support.logging_state import restored_logging
 from tools.document_settings import PAGE, page
 
 
@@ -21,7 +20,7 @@ def run(*args: str) -> int:
     """Run the command line in this process; return its exit status and restore logging."""
     thresholds = gc.get_threshold()
     try:
-        with restored_logging(), pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as caught:
             main(args)
     finally:
         gc.set_threshold(*thresholds)

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from gateway.cli.main import commands, main
 from gateway.cli.pipeline import job_module
 from gateway.errors import StartError
-from tests.support.logging_state import restored_logging
 
 ARCHIVE = ("pipeline", "archive", "--topic", "t", "--nsqd-tcp-address", "127.0.0.1:1")
 
@@ -81,7 +80,7 @@ def test_wrong_use_is_said_before_a_jvm_is_started(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
 ) -> None:
     """The error contains the setting, and the exit status is 2."""
-    with restored_logging(), signals_kept(), pytest.raises(SystemExit) as ended:
+    with signals_kept(), pytest.raises(SystemExit) as ended:
         main(arguments)
 
     assert 2 == ended.value.code

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from gateway.session.command_errors import find_cmd_and_ref
 
-SCALARS = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allow_nan=False)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.text()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
 )

@@ -4,19 +4,10 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from gateway.telemetry import configure_logging, get_logger
-from tests.support.logging_state import restored_logging
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """Restore logging after the test."""
-    with restored_logging():
-        yield
 
 
 def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_logging() -> None:

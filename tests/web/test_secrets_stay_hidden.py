@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Literal
 
 import httpx
@@ -21,7 +21,6 @@ from gateway.telemetry import REGISTRY, configure_logging
 from gateway.web.auth import AccessPolicy
 from gateway.web.subscribe.upstream import DedicatedUpstream
 from tests.support.auth_broker import AuthBroker
-from tests.support.logging_state import restored_logging
 from tests.support.public_port import public_port
 from tests.support.raw_socket import handshake, raw_socket
 from tests.support.subscriber_client import Json, open_socket, sub_url
@@ -66,15 +65,14 @@ def bearer(secret: str) -> dict[str, str]:
 @pytest.fixture(params=["json", "console"])
 def logged(
     request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
-) -> Iterator[pytest.CaptureFixture[str]]:
+) -> pytest.CaptureFixture[str]:
     """Log at debug in either form, what uvicorn and websockets say too."""
     log_format: Literal["json", "console"] = request.param
-    with restored_logging():
-        configure_logging(log_format, "debug")
-        logging.getLogger("uvicorn").setLevel(logging.DEBUG)
-        # The test's own clients, which are no part of the gateway.
-        logging.getLogger("websockets").setLevel(logging.WARNING)
-        yield capfd
+    configure_logging(log_format, "debug")
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG)
+    # The test's own clients, which are no part of the gateway.
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    return capfd
 
 
 @pytest_asyncio.fixture

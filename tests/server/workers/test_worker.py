@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -16,17 +16,9 @@ from gateway.listener import bind_tcp
 from gateway.server.workers.process import WorkerChannel, WorkerConfig, config_message
 from gateway.server.workers.worker import DONE, FAILED, work
 from gateway.settings.serve import ServeSettings
-from tests.support.logging_state import restored_logging
 
 # An nsqlookupd that does not respond: the tests need no nsqd.
 SETTINGS = ServeSettings(lookupd_http_address=("127.0.0.1:1",), drain_window_s=60)
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """Restore logging after the test."""
-    with restored_logging():
-        yield
 
 
 @asynccontextmanager
