@@ -430,7 +430,6 @@ async def test_what_is_broken_off_has_the_documented_headers(path: str) -> None:
         ("MISSING_ARG_TOPIC", InvalidRequest("MISSING_ARG_TOPIC", "topic is missing")),
         ("MISSING_ARG_CHANNEL", InvalidRequest("MISSING_ARG_CHANNEL", "channel is missing")),
         *((problem_of(error)["message"], error) for error in OUTCOMES if error is not None),
-        ("FORBIDDEN", Forbidden(EXAMPLES["FORBIDDEN"]["detail"])),
         ("REQUEST_TIMEOUT", RequestTimeout(30.0)),
         ("RATE_LIMITED", RateLimited(limit_per_s=100.0, retry_after_s=0.3)),
         ("NO_BROKER_HTTP", NoNsqdHttpAddress()),
@@ -441,6 +440,14 @@ async def test_what_is_broken_off_has_the_documented_headers(path: str) -> None:
 def test_an_example_is_what_the_app_would_send(name: str, error: Exception) -> None:
     """The texts of the contract are those of the code."""
     assert EXAMPLES[name] == problem_of(error)
+
+
+def test_the_example_of_a_disallowed_page_is_what_the_app_sends() -> None:
+    """The page is of another origin, and --allow-origin does not list it."""
+    with pytest.raises(Forbidden) as caught:
+        OriginPolicy().check([b"https://example.org"], b"127.0.0.1:8080")
+
+    assert EXAMPLES["FORBIDDEN"] == problem_of(caught.value)
 
 
 @pytest.mark.parametrize(

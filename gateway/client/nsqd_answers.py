@@ -112,7 +112,8 @@ def raise_for_results(nsqds: Sequence[NodeAnswer], lookupds: Sequence[NodeAnswer
     tokens = {answer.token for answer in nsqds if isinstance(answer, NodeResponse)}
     token = next(each for each in _NOT_FOUND if each in tokens)
     what = "the channel" if token == _NOT_FOUND[0] else "the topic"
-    raise InvalidRequest(token, f"no nsqd has {what}; {len(nsqds)} nsqds were asked")
+    asked = "1 nsqd was" if len(nsqds) == 1 else f"{len(nsqds)} nsqds were"
+    raise InvalidRequest(token, f"no nsqd has {what}; {asked} asked")
 
 
 def _failures(kind: str, answers: Iterable[NodeAnswer]) -> Iterable[str]:

@@ -8,7 +8,7 @@ invalid one (E_BAD_TOPIC, E_BAD_MESSAGE, E_BAD_BODY), and all clients share thes
 from __future__ import annotations
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.wire import Limits, is_valid_name
+from gateway.protocol.wire import MAX_NAME_BYTES, Limits, is_valid_name
 from gateway.session.json_frames import (
     MAX_ITEMS,
     DpubCommand,
@@ -116,7 +116,7 @@ class Publishing:
         if command.bodies is not None and command.bodies_base64 is not None:
             raise InvalidRequest("E_INVALID", 'MPUB needs either "bodies" or "bodies_base64"')
         if len(command) > MAX_ITEMS:
-            text = f"MPUB has {len(command)} bodies; allowed: 1 to {MAX_ITEMS} at a time"
+            text = f"MPUB has {len(command)} bodies; allowed: 1 to {MAX_ITEMS} in one MPUB"
             raise InvalidRequest("E_BAD_BODY", text)
         bodies = command.bodies_base64 or []
         if command.bodies is not None:
@@ -136,7 +136,7 @@ class Publishing:
         if size_bytes > limit_bytes:
             text = (
                 f"{len(bodies)} messages make an MPUB of {size_bytes} bytes; the limit is "
-                f"{limit_bytes} bytes: publish fewer at a time"
+                f"{limit_bytes} bytes; send fewer messages in one MPUB"
             )
             raise InvalidRequest("E_BAD_BODY", text)
         return bodies, body_bytes
@@ -149,9 +149,14 @@ class Publishing:
 
 
 def _topic_of(topic: str | None) -> str:
-    rule = "1 to 64 letters, digits, '.', '_' and '-', then nothing or #ephemeral"
+    rule = (
+        f"1 to {MAX_NAME_BYTES} bytes of letters, digits, '.', '_' and '-', optionally followed by "
+        "#ephemeral"
+    )
     if topic is None:
         raise InvalidRequest("E_BAD_TOPIC", f"topic is missing; allowed: {rule}")
-    if not is_valid_name(topic.encode()):
-        raise InvalidRequest("E_BAD_TOPIC", f"topic is {topic[:_SHOWN_CHARS]!r}; allowed: {rule}")
+    name = topic.encode()
+    if not is_valid_name(name):
+        text = f"topic is {topic[:_SHOWN_CHARS]!r}, {len(name)} bytes; allowed: {rule}"
+        raise InvalidRequest("E_BAD_TOPIC", text)
     return topic

@@ -197,7 +197,7 @@ class CloseReason(enum.Enum):
     TOO_MANY_ERRORS = "the client sent too many invalid commands"
     TOO_FAST = "the client sent commands too fast"
     CHANNEL_GONE = "the channel was deleted"
-    FULL = "nsqd accepts no more consumers"
+    FULL = "a limit of consumers or sockets is reached; try again later"
     NO_AUTH = "AUTH did not come in time, or not as the first command"
     FORBIDDEN = "NSQ refused the secret"
     SECRET_REFUSED = "NSQ no longer accepts the secret"

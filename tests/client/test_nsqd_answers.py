@@ -38,20 +38,24 @@ def test_one_that_did_it_is_enough_where_the_others_have_nothing_to_do(
 
 
 @pytest.mark.parametrize(
-    "answers,token",
+    "answers,token,detail",
     [
-        ([NO_TOPIC], "TOPIC_NOT_FOUND"),
-        ([NO_TOPIC, NO_TOPIC], "TOPIC_NOT_FOUND"),
-        ([NO_CHANNEL], "CHANNEL_NOT_FOUND"),
-        ([NO_TOPIC, NO_CHANNEL], "CHANNEL_NOT_FOUND"),
+        ([NO_TOPIC], "TOPIC_NOT_FOUND", "no nsqd has the topic; 1 nsqd was asked"),
+        ([NO_TOPIC] * 2, "TOPIC_NOT_FOUND", "no nsqd has the topic; 2 nsqds were asked"),
+        ([NO_CHANNEL], "CHANNEL_NOT_FOUND", "no nsqd has the channel; 1 nsqd was asked"),
+        (
+            [NO_TOPIC, NO_CHANNEL],
+            "CHANNEL_NOT_FOUND",
+            "no nsqd has the channel; 2 nsqds were asked",
+        ),
     ],
 )
-def test_what_no_nsqd_has_is_not_found(answers: list[NodeAnswer], token: str) -> None:
+def test_what_no_nsqd_has_is_not_found(answers: list[NodeAnswer], token: str, detail: str) -> None:
     """If any nsqd has the topic, the channel is missing."""
     with pytest.raises(InvalidRequest) as caught:
         raise_for_results(answers)
 
-    assert token == caught.value.token
+    assert (token, detail) == (caught.value.token, caught.value.detail)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from gateway import __version__
 from tests.support.gateway import ON_FREE_PORTS, WITH_EMBEDDED_BROKER, gateway_with_nsqd
 from tests.support.killable_broker import killable_broker
 from tests.support.programs import nsq_gateway
+from tests.support.raw_socket import raw_websocket
 from tests.support.shell import run
 from tests.support.subscriber_client import Json
 
@@ -73,6 +74,31 @@ async def test_the_log_from_start_to_end_is_one_json_object_per_line(workers: in
     assert {"startup", "subscriber connected", "subscriber disconnected", "stopping"} <= {
         line["event"] for line in lines
     }
+
+
+async def test_the_log_names_the_side_that_closed_a_socket_and_why() -> None:
+    """An invalid frame, a lost connection, a close by the client."""
+    async with killable_broker("embedded") as broker:
+        addresses = [broker.tcp_address], [broker.http_address]
+        async with gateway_with_nsqd(*addresses, JSON) as gateway:
+            ends = {1003: b"\x82\x84" + bytes(4) + b"  V2", 1006: b"", 1005: b"\x88\x80" + bytes(4)}
+            for code, end in ends.items():
+                async with raw_websocket(gateway.sub_url("t", "c")) as raw:
+                    await raw.read_frame()
+                    if end:
+                        await raw.send(end)
+                        await raw.read_to_end()
+                    else:
+                        raw.reset()
+                    await gateway.program.said(f'"close_code": {code}')
+            lines = events(gateway.program._log.matches("subscriber disconnected"))
+
+    fields = [(each["closed_by"], each["close_code"], each["reason"]) for each in lines]
+    assert [
+        ("gateway", 1003, "commands are text messages, this one is binary"),
+        ("client", 1006, "the client disconnected"),
+        ("client", 1005, "the client disconnected"),
+    ] == fields
 
 
 @pytest.mark.parametrize("workers", [1, 2])

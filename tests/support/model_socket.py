@@ -76,6 +76,7 @@ class ModelWebSocket:
         self.sent_bytes = 0
         self.unsent_bytes = 0
         self.is_closed_by_client = False
+        self.close_reason = ""
         self.room = 1_000_000
         """Frames until the socket is full."""
         self.frames: deque[bytes] = deque()

@@ -14,6 +14,7 @@ class RecordingWebSocket:
         self.unsent_bytes = 0
         self.sent_bytes = 0
         self.is_closed_by_client = False
+        self.close_reason = ""
         self.is_reading = True
         self.texts: list[bytes] = []
         """Messages, in order."""

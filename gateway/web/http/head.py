@@ -379,9 +379,10 @@ def decode_target(target: bytes) -> tuple[bytes, bytes]:
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Return path and query of *target*, both undecoded; raises as `decode_target` does."""
+    target = target.partition(b"#")[0]  # first, because a fragment may contain "?"
     path, _, query = target.partition(b"?")
     if path.startswith(b"/") or target == b"*":
-        return path, query.partition(b"#")[0]
+        return path, query
     parsed = _parse_url(target)
     return parsed.path or b"/", parsed.query or b""
 

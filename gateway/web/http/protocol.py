@@ -257,7 +257,6 @@ class HttpProtocol(asyncio.Protocol):
         response only if it sends at the same time. With TLS, abort, because a close would wait for
         the client's close_notify.
         """
-        self._started_at = self._loop.time()
         self._write_error(error)
         if self._server.refused.may_linger:
             self._linger()
@@ -543,8 +542,8 @@ class HttpProtocol(asyncio.Protocol):
         """Start a publish, a WebSocket upgrade, or a request to the application."""
         path, _, raw_query = head.target.partition(b"?")
         route = _ROUTES.get(path)
-        # Most paths match as they are; only escapes and absolute URLs need decoding.
-        if route is None and (b"%" in path or not path.startswith(b"/")):
+        # Most paths match as they are; only escapes, fragments and absolute URLs need decoding.
+        if route is None and (b"%" in path or b"#" in path or not path.startswith(b"/")):
             path, raw_query = decode_target(head.target)
             route = _ROUTES.get(path)
         if route is not None and head.method == b"POST":
@@ -859,7 +858,8 @@ class HttpProtocol(asyncio.Protocol):
     def _write_error(self, error: BaseException) -> None:
         """Send *error* where there is no request to respond to; the caller must close."""
         response = problem_response(error, new_request_id())
-        waited_s = self._loop.time() - self._started_at if self._started_at else 0.0
+        # Elsewhere, `_started_at` is of an older request, which had its response.
+        waited_s = self._loop.time() - self._started_at if self._state is _HEAD else 0.0
         count_response(OTHER, OTHER, response[0], clock() - waited_s)
         self._write(response, keep_alive=False)
 

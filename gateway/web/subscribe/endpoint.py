@@ -609,7 +609,7 @@ class SubscribeEndpoint:
             topic=socket.topic,
             channel=socket.channel,
             close_code=int(socket.close_code),
-            closed_by="client" if socket.is_closed_by_client else "gateway",
+            closed_by=_closed_by(socket),
             **socket.totals,
             **trace_fields(socket.trace_id),
             **({} if secret is None else {"secret": secret.fingerprint}),
@@ -664,6 +664,12 @@ def _socket_options(
         request_id=request_id_from(upgrade.headers),
         trace_id=upgrade.trace_id,
     )
+
+
+def _closed_by(socket: SubscriberSocket) -> str:
+    """Return which side closed *socket*; a connection lost without a close frame: the client."""
+    is_lost = socket.close_code == ABNORMAL
+    return _BY_CLIENT if is_lost or socket.is_closed_by_client else "gateway"
 
 
 def _code_label(socket: SubscriberSocket) -> str:

@@ -474,7 +474,7 @@ class SubscriberSocket(SessionSocket):
         self._unsubscribing: asyncio.Task[None] | None = None
         """The task that ends the subscription; None before the close."""
         self._close_reason = ""
-        """The reason in the close frame; empty until the gateway closes the socket."""
+        """The reason in the gateway's close frame; empty without one."""
         self._has_unsubscribed = False
         self._is_disconnected = False
         """True once the WebSocket is closed."""
@@ -696,7 +696,10 @@ class SubscriberSocket(SessionSocket):
         # The first close counts: after `close`, the client's code is only the answer to it.
         if not self._is_closed:
             self.close_code = code
-            self.is_closed_by_client = self._socket is not None and self._socket.is_closed_by_client
+            if self._socket is not None:
+                self.is_closed_by_client = self._socket.is_closed_by_client
+                # The WebSocket layer closes by itself, too: invalid frames, a missed pong.
+                self._close_reason = self._socket.close_reason
             self._requeue_and_unsubscribe()
         if self._has_unsubscribed:
             self._on_finished()

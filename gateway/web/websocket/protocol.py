@@ -102,6 +102,8 @@ class WebSocket(Protocol):
     """Bytes of all frames sent, including control frames."""
     is_closed_by_client: bool
     """True if the client sent the first close frame; it may have any code."""
+    close_reason: str
+    """The reason in the gateway's close frame; empty if the gateway has sent none."""
 
     @property
     def unsent_bytes(self) -> int:
@@ -339,6 +341,7 @@ class WebSocketProtocol(asyncio.Protocol):
         "_unread",
         "_watched_fd",
         "_websockets",
+        "close_reason",
         "is_closed_by_client",
         "is_writable",
         "sent_bytes",
@@ -355,6 +358,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self.transport = transport
         self.is_writable = True
         self.is_closed_by_client = False
+        self.close_reason = ""
         self.sent_bytes = 0
         self.turn = 0
         self._websockets = websockets
@@ -740,7 +744,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._state is not _OPEN:
             return
         self._state = _CLOSING
-        self._close_code = code
+        self._close_code, self.close_reason = code, reason
         self._write(close_frame(code, reason))
         if self._timer is not None:
             self._timer.cancel()  # the grace period of `_on_peer_closed`
@@ -762,7 +766,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Send a close frame, and end without waiting for the client's (§7.1.7)."""
         # In CLOSING, a close frame was sent before; nothing may follow it (§5.5.1).
         if self._state is _OPEN:
-            self._close_code = code
+            self._close_code, self.close_reason = code, reason
             self._write(close_frame(code, reason))
         self._end(self._close_code)
 

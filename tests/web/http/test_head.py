@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.errors import GatewayError, HeadersTooLarge, TooManyHeaders
-from gateway.web.http.head import MAX_HEADERS, MAX_LIST_ITEMS, HeadReader
+from gateway.web.http.head import MAX_HEADERS, MAX_LIST_ITEMS, HeadReader, split_target
 from tests.support.manual_clock import turn, until
 from tests.support.public_http import public_http
 from tests.support.raw_http import read_response
@@ -180,3 +180,36 @@ async def test_a_connection_keeps_no_head_of_what_is_answered(request_bytes: byt
         await turn(5)
 
         assert only_connection(served)._head is None
+
+
+@pytest.mark.parametrize(
+    "target,expected",
+    [
+        (b"/ping", (b"/ping", b"")),
+        (b"/ping?a=b", (b"/ping", b"a=b")),
+        (b"/ping#x", (b"/ping", b"")),
+        (b"/ping#x?a=b", (b"/ping", b"")),
+        (b"/ping?a=b#x", (b"/ping", b"a=b")),
+        (b"http://gateway/ping?a=b#x", (b"/ping", b"a=b")),
+        (b"http://gateway#x", (b"/", b"")),
+        (b"*", (b"*", b"")),
+    ],
+)
+def test_a_fragment_is_no_part_of_path_or_query(
+    target: bytes, expected: tuple[bytes, bytes]
+) -> None:
+    """RFC 9112 sends none, but clients do."""
+    assert expected == split_target(target)
+
+
+@pytest.mark.parametrize(
+    "line,status",
+    [(b"GET /ping#x", 200), (b"GET /ping#x?y", 200), (b"POST /pub#x?topic=t", 400)],
+)
+async def test_a_target_with_a_fragment_reaches_its_route(line: bytes, status: int) -> None:
+    """Not 404; for /pub the topic of a fragment is none."""
+    request = line + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\nx"
+    async with public_http(RecordingPublisher()) as served, raw_socket(served.address) as raw:
+        await raw.send(request)
+
+        assert status == (await read_response(raw)).status

@@ -25,6 +25,7 @@ from tests.support.public_http import public_http
 from tests.support.raw_http import RawAnswer, read_response
 from tests.support.raw_socket import RawSocket, raw_socket
 from tests.support.recording_publisher import RecordingPublisher, WaitingPublisher
+from tests.web.http.test_protocol_regressions import FullPublisher
 
 HEAD = b"POST /pub?topic=t HTTP/1.1\r\nHost: gateway\r\n"
 POST = HEAD + b"Content-Length: 2\r\n\r\nab"
@@ -268,6 +269,24 @@ async def test_a_request_that_was_waited_for_is_counted_with_its_time() -> None:
 
     assert (408, count + 1) == (answer.status, value("count"))
     assert 10 <= value("sum") - before_s < 13
+
+
+async def test_an_error_after_a_response_is_not_timed_from_its_request() -> None:
+    """The 503 for what was dropped behind a publish; the publish took 20 s."""
+    name, labels = "nsq_gateway_http_request_duration_seconds", {"route": OTHER}
+    before_s = REGISTRY.get_sample_value(f"{name}_sum", labels) or 0.0
+    publisher = FullPublisher()
+    async with public_http(publisher) as served, raw_socket(served.address) as raw:
+        clock = ManualClock()
+        await raw.send(POST + PING)
+        await until(lambda: bool(publisher.waiting))
+        await clock.advance(20)
+        publisher.waiting.pop()(None)
+        answers = [(await read_response(raw)).status for _ in range(2)]
+        clock.run_on()
+
+    assert [200, 503] == answers
+    assert (REGISTRY.get_sample_value(f"{name}_sum", labels) or 0.0) - before_s < 10
 
 
 # The last answer

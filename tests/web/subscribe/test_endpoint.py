@@ -277,9 +277,10 @@ async def test_a_channel_that_is_full_is_told(broker: AuthBroker, url: str) -> N
     broker.on(Subscribe, refuse("E_SUB_FAILED", "SUB failed consumers for t:c exceeds limit of 1"))
     async with open_socket(url) as client:
         error = await client.ask(auth(ALICE))
-        closed, _ = await client.closed()
+        closed, reason = await client.closed()
 
     assert ("E_SUB_FAILED", True, 1013) == (error["code"], error["retryable"], closed)
+    assert "a limit of consumers or sockets is reached; try again later" == reason
 
 
 async def test_sockets_that_wait_for_auth_are_few(broker: AuthBroker) -> None:
@@ -529,11 +530,13 @@ async def test_a_secret_that_has_its_sockets_is_told_so_however_it_comes(
         async with open_socket(sub_url(port, "t", "c")) as late:
             await late.send(auth(ALICE))
             error = await late.receive()
-            closed, _ = await late.closed()
+            closed, reason = await late.closed()
 
     assert (503, "FULL") == (asked_for.status_code, asked_for.json()["message"])
     assert (503, problem["detail"]) == (status, asked_for.json()["detail"])
     assert ("FULL", 1013) == (error["code"], closed)
+    # True for this limit of the gateway, too, of which nsqd knows nothing.
+    assert "a limit of consumers or sockets is reached; try again later" == reason
     assert (0, 2) == (after_asking - before, RATE_LIMITED.counts["socket",] - before)
 
 

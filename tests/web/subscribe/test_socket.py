@@ -24,7 +24,7 @@ from gateway.session.window import MAX_FRAME_BYTES
 from gateway.telemetry import REGISTRY
 from gateway.web.errors import CloseCode
 from gateway.web.loop_budget import UNITS_PER_TURN
-from gateway.web.subscribe.endpoint import _code_label
+from gateway.web.subscribe.endpoint import _closed_by, _code_label
 from tests.support.manual_clock import now, turn, until
 from tests.support.recording_publisher import RecordingPublisher, WaitingPublisher
 from tests.support.recording_websocket import RecordingWebSocket
@@ -561,3 +561,35 @@ async def test_only_our_own_close_codes_are_counted_by_code(*, by_client: bool, 
     socket.on_close(4001)
 
     assert (4001, label) == (socket.close_code, _code_label(socket))
+
+
+@pytest.mark.parametrize(
+    "code,by_client,close_reason,closed_by,reason",
+    [
+        (4001, True, "", "client", "the client disconnected"),
+        (1006, False, "", "client", "the client disconnected"),
+        (1003, False, "commands are text messages, this one is binary", "gateway", None),
+        (4000, False, "no pong in time", "gateway", None),
+        (1012, False, "the gateway is shutting down", "gateway", None),
+    ],
+)
+async def test_the_log_names_the_side_that_closed_and_its_reason(
+    *, code: int, by_client: bool, close_reason: str, closed_by: str, reason: str | None
+) -> None:
+    """None: the text of the close frame that the WebSocket layer has sent by itself."""
+    socket, web = await subscribed(SubscriberFixture())
+    web.is_closed_by_client, web.close_reason = by_client, close_reason
+    socket.on_close(code)
+
+    expected = close_reason if reason is None else reason
+    assert (closed_by, expected) == (_closed_by(socket), socket.totals["reason"])
+
+
+async def test_the_reason_of_a_close_by_the_session_is_kept() -> None:
+    """The client's answer, or the loss of the connection, does not replace it."""
+    socket, web = await subscribed(SubscriberFixture())
+    socket.on_text('{"cmd":"CLS"}')
+    web.is_closed_by_client = True
+    socket.on_close(1000)
+
+    assert ("gateway", "the client sent CLS") == (_closed_by(socket), socket.totals["reason"])

@@ -17,6 +17,7 @@ from tests.support.echo_handler import EchoHandler, EchoUpgradeHandler, echo_ser
 from tests.support.manual_clock import ManualClock, turn, until
 from tests.support.public_http import public_http
 from tests.support.raw_socket import (
+    BINARY,
     CLOSE,
     CONTINUATION,
     PING,
@@ -545,6 +546,18 @@ async def test_who_closed_a_socket_is_known_whatever_the_code(
     assert [[4001], [4001]] == [handler.codes for handler in gate.handlers]
     by_client = [handler.socket.is_closed_by_client for handler in gate.handlers]
     assert [True, False] == by_client
+    assert ["", "slow"] == [handler.socket.close_reason for handler in gate.handlers]
+
+
+async def test_the_reason_for_closing_on_an_invalid_frame_is_kept(
+    raw: RawWebSocket, handler: EchoHandler
+) -> None:
+    """The handler reads in `on_close` what the close frame says."""
+    await raw.send(wire_frame(FIN | BINARY, b"  V2"))
+    opcode, payload = await raw.read_frame()
+
+    assert (FIN | CLOSE, [1003]) == (FIN | opcode, handler.codes)
+    assert payload[2:].decode() == handler.socket.close_reason != ""
 
 
 async def test_who_does_not_read_is_cut_two_seconds_after_the_close(

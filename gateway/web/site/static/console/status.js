@@ -34,7 +34,7 @@ const MEANINGS = {
   1009: "a frame was too large",
   1011: "internal error in the gateway",
   1012: "the gateway is stopping or restarting",
-  1013: "nsqd accepts no more consumers",
+  1013: "a limit of consumers or sockets is reached",
   1014: "no nsqd was reachable for too long",
   4000: "this page did not answer a ping in time",
   4001: "this page did not read fast enough",
