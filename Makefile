@@ -62,7 +62,7 @@ docs: setup ## generate the page of /docs, and openapi.json, from openapi.yaml
 	$(BIN)/python tools/make_docs_page.py
 
 screenshots: setup witnesses ## update the pictures of the console in docs/images/; needs Chromium
-	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet tests/end_to_end/browser/test_console_screenshots.py
+	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet verification/test_console_screenshots.py
 
 SOAK_ROUNDS ?= 5
 SOAK_SEEDS  ?= $(shell $(PYTHON) -c 'import random; print(*random.sample(range(10**6), 10), sep=",")')
@@ -70,7 +70,7 @@ SOAK_SEEDS  ?= $(shell $(PYTHON) -c 'import random; print(*random.sample(range(1
 SOAK_S ?= 1800
 
 soak: setup witnesses ## run half an hour of mixed load, and check for leaks (SOAK_S=1800)
-	NSQ_GATEWAY_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_soak.py $(ARGS)
+	NSQ_GATEWAY_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest -rP --numprocesses 2 verification/test_soak.py $(ARGS)
 
 FUZZ_S ?= 3600
 
@@ -79,18 +79,18 @@ fuzz: setup witnesses ## run random histories against the models for an hour eac
 
 soak-history: setup witnesses ## inject faults into clients, gateway and nsqd for about a quarter of an hour (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
 	NSQ_GATEWAY_HISTORY_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_HISTORY_SEEDS=$(SOAK_SEEDS) \
-	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_history.py -k violation $(ARGS)
+	    $(BIN)/python -m pytest -rP --numprocesses 2 verification/test_history.py -k violation $(ARGS)
 
 soak-crowd: setup witnesses ## inject faults into networks and gateways with 20 clients of nsq.js (SOAK_ROUNDS=5 SOAK_SEEDS=1,2)
 	NSQ_GATEWAY_CROWD_ROUNDS=$(SOAK_ROUNDS) NSQ_GATEWAY_CROWD_SEEDS=$(SOAK_SEEDS) \
-	    $(BIN)/python -m pytest -rP --numprocesses 2 tests/end_to_end/test_module_crowd.py -k everything_once $(ARGS)
+	    $(BIN)/python -m pytest -rP --numprocesses 2 verification/test_module_crowd.py -k everything_once $(ARGS)
 
 soak-pipeline: setup witnesses spark-classes ## kill the processes of Spark archives (SOAK_ROUNDS=5)
-	NSQ_GATEWAY_SPARK_KILLS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_kills.py $(ARGS)
+	NSQ_GATEWAY_SPARK_KILLS=$(SOAK_ROUNDS) $(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_kills.py $(ARGS)
 
 verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg tables, and read them with Spark and DuckDB (installs two more versions of Spark, 1 GB)
-	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_tables_on_spark.py $(ARGS)
-	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_examples_on_spark.py -k delta_table $(ARGS)
+	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_tables_on_spark.py $(ARGS)
+	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_examples_on_spark.py -k delta_table $(ARGS)
 
 check: setup ## check format, lint, types and architecture; changes nothing
 	$(BIN)/ruff format --check .
@@ -243,7 +243,7 @@ offer-witnesses:
 # Spark's classes, written once for each Spark and Java: each session of the tests then starts seconds
 # sooner. Nothing needs them, so nothing fails for want of them.
 spark-classes: setup
-	@if command -v java >/dev/null; then $(BIN)/python -m tests.support.spark_cds \
+	@if command -v java >/dev/null; then $(BIN)/python -m tests.support.spark.class_archive \
 	    || echo "Spark's classes could not be written (see above); its tests take longer"; fi
 
 # Spark 4.2 with Delta, and Spark 4.1, which Iceberg's newest module is for: some 500 MB each, for the

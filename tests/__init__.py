@@ -1,1 +1,5 @@
-"""Tests, in folders as in gateway/; test_architecture.py holds the layout."""
+"""
+Tests in tiers, each in folders as in gateway/; CONTRIBUTING.md describes them.
+
+test_architecture.py checks the layout of gateway/ itself.
+"""

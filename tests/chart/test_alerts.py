@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.chart import MINIMAL_VALUES, merged, render
-from tests.support.prometheus import promtool
-from tests.support.promql import (
+from tests.support.chart.prometheus import promtool
+from tests.support.chart.promql import (
     bare_counters_of,
     buckets_without_le,
     metric_names,
     metrics_of,
     parsed,
 )
+from tests.support.chart.render import MINIMAL_VALUES, merged, render
+from tests.support.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "helm" / "files" / "alerts.yaml"
 CASES = Path(__file__).with_name("alerts_test.yaml")
 RUNBOOKS = ROOT / "docs" / "runbooks"

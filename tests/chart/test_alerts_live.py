@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import gateway_alone
-from tests.support.prometheus import Prometheus, prometheus
+from tests.support.chart.prometheus import Prometheus, prometheus
+from tests.support.gateways.gateway import gateway_alone
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.promtool
 
-RULES = Path(__file__).resolve().parents[2] / "helm" / "files" / "alerts.yaml"
+RULES = ROOT / "helm" / "files" / "alerts.yaml"
 _WAIT_S = 120.0
 
 

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.chart import MINIMAL_VALUES, Json, RenderError, at, merged, render, scenario
-from tests.support.chart_checks import all_findings, default_values, settings_of
-from tests.support.chart_values import any_values
+from tests.support.chart.checks import all_findings, default_values, settings_of
+from tests.support.chart.render import (
+    MINIMAL_VALUES,
+    Json,
+    RenderError,
+    at,
+    merged,
+    render,
+    scenario,
+)
+from tests.support.chart.values import any_values
 from tools.document_chart import jobs_schema
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.chart import Json, Render, render, scenario
-from tests.support.chart_checks import (
+from tests.support.chart.checks import (
     Check,
     mounts,
     names,
@@ -24,6 +23,7 @@ from tests.support.chart_checks import (
     unrendered_templates,
     variables,
 )
+from tests.support.chart.render import Json, Render, render, scenario
 
 Damage = Callable[[Render], None]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chart import HELM, MINIMAL_VALUES, RenderError, at, merged, render
+from tests.support.chart.render import HELM, MINIMAL_VALUES, RenderError, at, merged, render
 
 AUTOSCALED = {"autoscaling": {"enabled": True}}
 KEDA = {"keda": {"enabled": True, "prometheusAddress": "http://prometheus:9090"}}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.promql import (
+from tests.support.chart.promql import (
     bare_counters_of,
     buckets_without_le,
     metric_names,

@@ -22,12 +22,12 @@ from gateway.pipeline.jobs.compact import CompactionResult
 from gateway.pipeline.jobs.metrics_export import run_exported
 from gateway.settings.loader import load
 from gateway.settings.pipeline import CompactSettings
-from tests.support.gateway import RunningGateway, gateway_by_lookup
-from tests.support.nsqd import real_nsqd, real_nsqlookupd
-from tests.support.pipeline_job import pipeline_job
-from tests.support.prometheus import Prometheus, prometheus
-from tests.support.raw_socket import raw_websocket
-from tests.support.subscriber_client import SubscriberClient, refused_upgrade
+from tests.support.brokers.nsqd import real_nsqd, real_nsqlookupd
+from tests.support.chart.prometheus import Prometheus, prometheus
+from tests.support.gateways.gateway import RunningGateway, gateway_by_lookup
+from tests.support.spark.pipeline_job import pipeline_job
+from tests.support.websocket.raw_socket import raw_websocket
+from tests.support.websocket.subscriber_client import SubscriberClient, refused_upgrade
 from tools.make_dashboards import FOLDER
 
 pytestmark = [pytest.mark.promtool, pytest.mark.nsqd]

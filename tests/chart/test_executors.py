@@ -12,11 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.chart import NAMESPACE, ROOT, Json, render, scenario
-from tests.support.chart_checks import VERSIONS
-from tests.support.cluster_api import cluster_api
-from tests.support.kubernetes_schemas import findings
-from tests.support.pod_security import violations
+from tests.support.chart.checks import VERSIONS
+from tests.support.chart.cluster_api import cluster_api
+from tests.support.chart.kubernetes_schemas import findings
+from tests.support.chart.pod_security import violations
+from tests.support.chart.render import NAMESPACE, Json, render, scenario
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.java
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.support import chart_tools
-from tests.support.chart import NAMESPACE, RELEASE, SCENARIOS, Json, render, scenario
+from tests.support.chart import tools as chart_tools
+from tests.support.chart.render import NAMESPACE, RELEASE, SCENARIOS, Json, render, scenario
 
 pytestmark = pytest.mark.helm
 

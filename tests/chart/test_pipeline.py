@@ -11,10 +11,10 @@ import yaml
 
 from gateway.settings.fields import Settings
 from gateway.settings.nsqd import NsqdSettings
-from tests.support.chart import (
+from tests.support.chart.jobs import pods, settings_of_job
+from tests.support.chart.render import (
     HELM,
     MINIMAL_VALUES,
-    ROOT,
     Json,
     Render,
     RenderError,
@@ -23,7 +23,7 @@ from tests.support.chart import (
     render,
     scenario,
 )
-from tests.support.chart_jobs import pods, settings_of_job
+from tests.support.project import ROOT
 from tools.document_chart import JOBS, jobs_schema
 
 PREFIX = "t-nsq-gateway-job-"

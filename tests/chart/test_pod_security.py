@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from tests.support import chart_tools
-from tests.support.pod_security import violations
+from tests.support.chart import tools as chart_tools
+from tests.support.chart.pod_security import violations
 
 
 @pytest.mark.pod_security

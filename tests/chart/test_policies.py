@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import chart_tools
-from tests.support.chart import MINIMAL_VALUES, SCENARIOS, Render, at, merged, render, scenario
-from tests.support.chart_checks import VERSIONS, default_values
-from tests.support.chart_jobs import pods
-from tests.support.chart_tools import Finding
-from tests.support.chart_waivers import WAIVERS, Waiver, not_waived
+from tests.support.chart import tools as chart_tools
+from tests.support.chart.checks import VERSIONS, default_values
+from tests.support.chart.jobs import pods
+from tests.support.chart.render import (
+    MINIMAL_VALUES,
+    SCENARIOS,
+    Render,
+    at,
+    merged,
+    render,
+    scenario,
+)
+from tests.support.chart.tools import Finding
+from tests.support.chart.waivers import WAIVERS, Waiver, not_waived
 from tools.document_chart import README
 
 _OF_CHECKOV = tuple(each for each in WAIVERS if each.policy.startswith("CKV"))

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.support.chart import Json, render, scenario
-from tests.support.gateway import gateway_with_nsqd
-from tests.support.nsqd import real_nsqd
+from tests.support.brokers.nsqd import real_nsqd
+from tests.support.chart.render import Json, render, scenario
+from tests.support.gateways.gateway import gateway_with_nsqd
 
 _TIMEOUT_S = 180.0
 

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from gateway.settings.serve import ServeSettings
-from tests.support.chart import MINIMAL_VALUES, ROOT, SCENARIOS, Json, at, merged, render, scenario
-from tests.support.chart_checks import CHECKS, VERSIONS, Check, settings_of
-from tests.support.kubernetes_schemas import findings
+from tests.support.chart.checks import CHECKS, VERSIONS, Check, settings_of
+from tests.support.chart.kubernetes_schemas import findings
+from tests.support.chart.render import (
+    MINIMAL_VALUES,
+    SCENARIOS,
+    Json,
+    at,
+    merged,
+    render,
+    scenario,
+)
+from tests.support.project import ROOT
 
 every_scenario = pytest.mark.parametrize("name", sorted(SCENARIOS))
 

@@ -11,7 +11,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -20,11 +19,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.support.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
-from tests.support.nsqd import real_nsqd
-from tests.support.promql import Selector, parsed, selectors_of
+from tests.support.brokers.nsqd import real_nsqd
+from tests.support.chart.promql import Selector, parsed, selectors_of
+from tests.support.gateways.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
+from tests.support.project import ROOT
 
-HELM = Path(__file__).resolve().parents[2] / "helm"
+HELM = ROOT / "helm"
 
 # What a gateway does not have from its start, and why.
 _WITHOUT = {

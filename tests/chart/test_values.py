@@ -11,8 +11,17 @@ import yaml
 
 import gateway
 from gateway.settings.serve import ServeSettings
-from tests.support.chart import HELM, MINIMAL_VALUES, ROOT, Json, RenderError, at, merged, render
-from tests.support.chart_checks import default_values, settings_of
+from tests.support.chart.checks import default_values, settings_of
+from tests.support.chart.render import (
+    HELM,
+    MINIMAL_VALUES,
+    Json,
+    RenderError,
+    at,
+    merged,
+    render,
+)
+from tests.support.project import ROOT
 from tools.document_chart import README, SCHEMA, comments, readme, schema, settings_schema
 
 CHART = yaml.safe_load((HELM / "Chart.yaml").read_text())

@@ -15,17 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import (
-    asyncapi_parser,
-    browsers,
-    chart_tools,
-    java,
-    javascript_tools,
-    nsqd,
-    prometheus,
-    socket_clients,
-    toxiproxy,
-)
+from tests.support.brokers import nsqd, toxiproxy
+from tests.support.browser import browsers, javascript_tools
+from tests.support.chart import prometheus
+from tests.support.chart import tools as chart_tools
+from tests.support.spark import java
+from tests.support.websocket import asyncapi_parser
+from tests.support.websocket import clients as socket_clients
 
 
 @dataclass(frozen=True, kw_only=True)

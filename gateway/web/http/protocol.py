@@ -9,7 +9,7 @@ to the ASGI application.
 
 Dependencies on uvicorn, apart from ``http=`` itself: `RequestResponseCycle`, `FlowControl`, and
 ``connections``, ``tasks``, ``default_headers``, ``total_requests`` of `ServerState`;
-`tests/web/test_uvicorn_names.py` checks them.
+`tests/unit/web/test_uvicorn_names.py` checks them.
 """
 
 from __future__ import annotations

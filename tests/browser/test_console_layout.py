@@ -1,0 +1,131 @@
+"""The console in a real browser: layout, touch targets, and axe-core's checks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import expect
+
+from tests.support.browser.browsers import Device, run
+from tests.support.browser.console_page import (
+    IN_CHROMIUM,
+    WITH_ONE_BROKER,
+    ConsolePage,
+    make_channel,
+    open_console,
+)
+from tests.support.browser.fixtures import Visits
+from tests.support.gateways.gateway import RunningGateway
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM, WITH_ONE_BROKER]
+
+LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+TABS = ("topics", "messages", "publish", "charts")
+FINGER_PX = 44
+# A name in the list of topics is pressed with the line that it stands in.
+SMALL = """
+const found = [];
+for (const button of document.querySelectorAll("button, nav a, #detail-views")) {
+  const pressed = button.closest(".topic-line, .channel") ?? button;
+  const { width, height } = pressed.getBoundingClientRect();
+  if (width > 0 && Math.min(width, height) < given[0])
+    found.push(`${button.id || button.textContent}: ${width} by ${height} px`);
+}
+return found;
+"""
+
+
+async def filled(console: ConsolePage, topic: str) -> None:
+    """Have messages of several kinds in the list, one answered, and the last one open."""
+    await make_channel(console.gateway, topic, "c")
+    for body in (
+        json.dumps({"order": 1, "text": "word " * 60}).encode(),
+        b"y" * 3_000,
+        b"\xff\x00",
+    ):
+        await console.gateway.publish(topic, body)
+    await console.subscribe(topic, "c")
+    await console.answer("yyy", "REQ")
+    await console.row("order").click()
+    await expect(console.detail).to_be_visible()
+
+
+@LIGHT_AND_DARK
+@pytest.mark.javascript
+async def test_the_page_at_a_desk_has_no_barrier(
+    visits: Visits, gateway: RunningGateway, topic: str, *, is_dark: bool
+) -> None:
+    """Before anything is subscribed, with messages and one of them open, with the help open."""
+    visitor = await visits(Device(is_dark=is_dark))
+    console = await open_console(visitor, gateway)
+    barriers = {"empty": await console.barriers()}
+    await filled(console, topic)
+    barriers["messages"] = await console.barriers()
+    await console.page.click("#help-open")
+    barriers["help"] = await console.barriers()
+
+    assert {key: [] for key in barriers} == barriers
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@LIGHT_AND_DARK
+@pytest.mark.javascript
+async def test_the_page_on_a_phone_has_no_barrier(
+    visits: Visits, gateway: RunningGateway, topic: str, *, is_dark: bool
+) -> None:
+    """Behind each tab, before anything is subscribed and after."""
+    visitor = await visits(Device(is_phone=True, is_dark=is_dark))
+    console = await open_console(visitor, gateway)
+    barriers = {}
+    for tab in TABS:
+        await console.open_tab(tab)
+        barriers["empty", tab] = await console.barriers()
+    await console.open_tab("messages")
+    await filled(console, topic)
+    for tab in TABS:
+        await console.open_tab(tab)
+        barriers["messages", tab] = await console.barriers()
+
+    assert {key: [] for key in barriers} == barriers
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [320, 390, 1280])
+async def test_nothing_is_wider_than_the_page(
+    visits: Visits, gateway: RunningGateway, topic: str, width_px: int
+) -> None:
+    """Nobody scrolls sideways, whatever is open."""
+    is_phone = width_px < 860
+    visitor = await visits(Device(is_phone=is_phone))
+    console = await open_console(visitor, gateway)
+    await console.page.set_viewport_size({"width": width_px, "height": 700})
+    if is_phone:
+        await console.open_tab("messages")
+    await filled(console, topic)
+    found = {}
+    for tab in TABS if is_phone else ():
+        await console.open_tab(tab)
+        found[tab] = await console.too_wide()
+    await console.page.click("#help-open")
+    found["help"] = await console.too_wide()
+
+    assert {key: [] for key in found} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_touch_targets_are_at_least_44_px(
+    visits: Visits, gateway: RunningGateway, topic: str
+) -> None:
+    """Each button and tab of the phone is 44 px high at least, and as wide."""
+    visitor = await visits(Device(is_phone=True))
+    console = await open_console(visitor, gateway)
+    await console.open_tab("messages")
+    await filled(console, topic)
+    small = {}
+    for tab in TABS:
+        await console.open_tab(tab)
+        small[tab] = await run(console.page, SMALL, FINGER_PX)
+
+    assert {key: [] for key in TABS} == small
+    visitor.found_nothing_wrong(gateway.address)

@@ -1,0 +1,124 @@
+"""docs/faults.md: each fault has a test that is there, or the reason why it has none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.project import ROOT
+
+PAGE = (ROOT / "docs" / "faults.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.partition("## The table")[2].splitlines()
+    if re.match(r"\| F\d", line)
+]
+FAULTS = 34
+REFERENCE = re.compile(r"`([\w/]+\.py)::(test_\w+)(?:\[(\w+)\])?`")
+FOREIGN_METRICS = frozenset({"process_start_time_seconds", "process_resident_memory_bytes"})
+
+WALL_CLOCK: Mapping[str, str] = {
+    "broker/broker.py": "when the broker was started, for /info",
+    "broker/http.py": "for how long the broker has run, for /stats",
+    "broker/server.py": "the timestamp of a message",
+    "cli/pub.py": "a Retry-After that names a date",
+    "pipeline/jobs/compact.py": "which hours of an archive are over",
+    "pipeline/schema.py": "when a message came, a column of its row",
+    "pipeline/jobs/vacuum.py": "how long ago a file was written",
+    "server/gateway.py": "when the gateway was started, for /info",
+    "telemetry/metrics.py": "the time of an exemplar",
+    "telemetry/process.py": "when the process was started, for its metric",
+    "telemetry/tracing.py": "the begin of a span",
+    "web/metrics.py": "the age of a message, whose timestamp is nsqd's",
+}
+"""Files that may ask for it, and what for; everything that waits asks the event loop's clock."""
+
+
+def table_id(row: list[str]) -> str:
+    """Return the number of *row*."""
+    return row[0]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
+def functions(path: Path) -> set[str]:
+    """Return the names of the functions in a file."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in ast.walk(tree_of(path)) if isinstance(node, kinds)}
+
+
+def test_there_is_a_row_for_each_fault() -> None:
+    """In order, and none without a cell too many or too few."""
+    assert [f"F{number}" for number in range(1, FAULTS + 1)] == [row[0] for row in ROWS]
+    assert {6} == {len(row) for row in ROWS}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=table_id)
+def test_a_row_has_a_test_or_a_reason(row: list[str]) -> None:
+    """And a row with a test says what happens, what is seen, and what is lost."""
+    if row[-1].startswith("none: "):
+        assert len(row[-1]) > 60
+    else:
+        assert REFERENCE.search(row[-1])
+        assert all(row)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=table_id)
+def test_every_test_that_a_row_names_is_there(row: list[str]) -> None:
+    """And so is the fault in brackets: a function that the test, or what it stands on, lists."""
+    for file, name, fault in REFERENCE.findall(row[-1]):
+        path = ROOT / "tests" / file
+        assert path.is_file(), file
+        assert name in functions(path), f"{file}::{name}"
+        if fault:
+            names = {
+                each.attr for each in ast.walk(tree_of(path)) if isinstance(each, ast.Attribute)
+            }
+            assert fault in names | functions(path), f"{file}::{name}[{fault}]"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=table_id)
+def test_every_metric_log_line_and_alert_that_a_row_names_is_there(row: list[str]) -> None:
+    """Under this name, in the code or in the chart."""
+    code = "".join(path.read_text() for path in sorted((ROOT / "gateway").rglob("*.py")))
+    alerts = (ROOT / "helm" / "files" / "alerts.yaml").read_text()
+    for quoted in re.findall(r"`([^`]+)`", row[3]):
+        name = quoted.partition("{")[0]
+        if re.fullmatch(r"[a-z]+(_[a-z]+)+|state", name) and name not in FOREIGN_METRICS:
+            assert f'"{name}"' in code, name
+        elif re.fullmatch(r"[a-z]+ [a-z, ]+", name):
+            assert name in code, name
+    for name in re.findall(r"\b[A-Z][a-z]+[A-Z][A-Za-z]+\b", row[3]):
+        assert f"alert: {name}\n" in alerts, name
+
+
+def wall_clock_calls(path: Path) -> Iterator[str]:
+    """Give each call of the wall clock in a file."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if re.fullmatch(
+                r"(time\.)?(time|time_ns|localtime|gmtime)|(\w+\.)*(now|utcnow|today)", called
+            ):
+                yield called
+
+
+def test_the_wall_clock_is_read_for_people_only() -> None:
+    """It may jump: what is written down for somebody may, a deadline may not."""
+    folder = ROOT / "gateway"
+    found = {
+        str(path.relative_to(folder)): sorted(calls)
+        for path in sorted(folder.rglob("*.py"))
+        if (calls := set(wall_clock_calls(path)))
+    }
+
+    assert sorted(WALL_CLOCK) == sorted(found), found
