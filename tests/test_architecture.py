@@ -17,7 +17,7 @@ LAYERS = ("cli", "server", "web pipeline", "client broker", "session", "protocol
 PURE_FOLDERS = ("protocol/", "session/")
 PURE_FILES = """
 client/backoff client/batch client/deliveries client/error_cache client/nsqd_answers
-client/rdy client/send_time
+client/nsqd_node client/rdy client/send_time
 broker/channel broker/client broker/consumer broker/handler broker/message broker/release_queue
 broker/scheduler broker/stats broker/topics
 web/admin/merge cli/pub_input cli/retry token_bucket

@@ -53,7 +53,11 @@ class ChannelMonitorOptions:
     """Time limit and poll interval of a `ChannelMonitor`."""
 
     timeout_s: float = 2.0
-    """Time limit of `ChannelMonitor.is_gone`; after it the channel counts as not deleted."""
+    """
+    Time limit of `ChannelMonitor.is_gone`; after it the channel counts as not deleted.
+
+    Also the time limit of the request of each poll for pauses; after it the poll is skipped.
+    """
     poll_interval_s: float = 5.0
     """Interval between polls for pauses, while any channel is watched."""
 
@@ -215,8 +219,10 @@ class ChannelMonitor:
         topics = {topic for topic, _ in self._watched}
         request = stats_request(next(iter(topics))) if len(topics) == 1 else stats_request()
         with suppress(NoNsqdHttpAddress, LimitReached, TimeoutError):
-            async with asyncio.timeout(self._options.timeout_s):
-                await self._nsqd_http.request_and_read(request, self._update)
+            # No limit for `_update`: with many channels it takes long, and it must come to its end.
+            await self._nsqd_http.request_and_read(
+                request, self._update, timeout_s=self._options.timeout_s
+            )
 
     def _update(self, answers: Sequence[NodeAnswer]) -> Generator[None, None, None]:
         """Report changes to the watches; yield between steps, as thousands may be watched."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -121,9 +121,13 @@ class NsqdHttp:
         read: Callable[[Sequence[NodeAnswer]], Generator[None, None, T]],
         *,
         nodes: Sequence[str] | None = None,
+        timeout_s: float | None = None,
     ) -> T:
         """
         Send *request* as `request` does; return what the generator *read* makes of the answers.
+
+        *timeout_s* limits the time until all answers are there, and not *read*, whose time grows
+        with the answers; None: only the limits of `NsqdHttpOptions` apply.
 
         Each of its steps, from yield to yield, runs in a turn of the event loop of its own. The
         request counts against `max_requests` until *read* has finished, which limits the
@@ -132,11 +136,15 @@ class NsqdHttp:
         Raises:
             NoNsqdHttpAddress: No nsqd is known.
             LimitReached: Too many requests, and none of them ended in time.
+            TimeoutError: Some answers were missing after *timeout_s*.
             Exception: What *read* raises.
         """
         known = self._known(nodes)
-        async with self._slot():
-            return await run_in_steps(read(await self._request_all(known, [request])))
+        async with AsyncExitStack() as slot:
+            async with asyncio.timeout(timeout_s):
+                await slot.enter_async_context(self._slot())
+                answers = await self._request_all(known, [request])
+            return await run_in_steps(read(answers))
 
     def _known(self, nodes: Sequence[str] | None) -> Sequence[str]:
         """Return *nodes*, or all known nsqds for None; raise NoNsqdHttpAddress if there is none."""

@@ -20,8 +20,8 @@ from gateway.aio import spawn
 from gateway.client.batch import COUNT_BYTES, SIZE_BYTES, PendingPublish, size_in_mpub
 from gateway.client.discovery import Discovery, LookupOptions, TopicWatch
 from gateway.client.error_cache import ErrorCache
+from gateway.client.nsqd_node import NsqdNode
 from gateway.client.producer_pool import (
-    NsqdNode,
     OnOutcome,
     OnTopicSeen,
     PoolContext,

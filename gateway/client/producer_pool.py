@@ -23,6 +23,7 @@ from gateway.client.batch import Batch, PendingPublish, PublishQueue
 from gateway.client.connection import BrokerConnection, ConnectionOptions, Reply
 from gateway.client.handshake import open_connection
 from gateway.client.metrics import PUBLISHER, nsqd_label
+from gateway.client.nsqd_node import NsqdNode
 from gateway.client.reconnect import Reconnector
 from gateway.credentials import Secret
 from gateway.errors import (
@@ -49,8 +50,6 @@ _DURATION = histogram(
     buckets=SHORT_SECONDS_BUCKETS,
 )
 
-REFUSAL_S = 5.0
-"""Minimum seconds for which publishes avoid an nsqd that refused to store a message."""
 STALL_S = 0.5
 """
 Age in seconds at which an unanswered command makes its nsqd suspect.
@@ -59,8 +58,6 @@ nsqd answers within a millisecond, or within tens of them on a slow disk. After 
 hangs or the network is down. Callers of written publishes keep waiting; queued publishes move to
 another nsqd, with nine tenths of the default timeout left.
 """
-_MAX_LOGGED_REASONS = 8
-"""Maximum number of different connect failures logged for one nsqd during one outage."""
 
 _RETRIED_ONE_BY_ONE = frozenset(
     {"E_BAD_TOPIC", "E_BAD_BODY", "E_BAD_MESSAGE", "E_AUTH_FAILED", "E_UNAUTHORIZED"}
@@ -105,68 +102,6 @@ class ProducerPoolOptions:
     """
 
 
-class NsqdNode:
-    """State of one nsqd, shared by all pools: bytes held for it, and whether it is suspect."""
-
-    __slots__ = (
-        "_logged_reasons",
-        "address",
-        "held_bytes",
-        "limit_bytes",
-        "requires_auth",
-        "suspect_since",
-    )
-
-    def __init__(self, address: str, *, limit_bytes: int) -> None:
-        self.address = address
-        """TCP host:port."""
-        self.limit_bytes = limit_bytes
-        """Maximum of `held_bytes`; beyond this, publishes go to other nsqds."""
-        self.held_bytes = 0
-        """Bytes of publishes that are queued for it, or written and unanswered."""
-        self.requires_auth = False
-        """True if its last IDENTIFY response required AUTH."""
-        self.suspect_since: float | None = None
-        """Bytes received after this time (monotonic) end the suspicion; None: not suspect."""
-        self._logged_reasons: set[str] = set()
-        """Connect failures logged since the last successful connect."""
-
-    @property
-    def is_suspect(self) -> bool:
-        """True if publishes should prefer another nsqd."""
-        return self.suspect_since is not None
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Return whether *size_bytes* more stay within `limit_bytes`."""
-        return self.held_bytes + size_bytes <= self.limit_bytes
-
-    def mark_suspect(self, now: float) -> None:
-        """Avoid this nsqd until bytes are received from it after *now*."""
-        # Never set back: after a refusal it is in the future.
-        if self.suspect_since is None or self.suspect_since < now:
-            self.suspect_since = now
-
-    def mark_refusing(self, now: float) -> None:
-        """Avoid this nsqd for `REFUSAL_S`, and then until bytes are received from it."""
-        self.mark_suspect(now + REFUSAL_S)
-
-    def mark_alive(self, at: float) -> None:
-        """Called when bytes were received *at* a time: end a suspicion that began before it."""
-        if self.suspect_since is not None and at >= self.suspect_since:
-            self.suspect_since = None
-
-    def on_connected(self) -> None:
-        """Called after a successful connect: from now on, `should_log` accepts any reason again."""
-        self._logged_reasons.clear()
-
-    def should_log(self, reason: str) -> bool:
-        """Return whether a connect failure for *reason* is the first since the last success."""
-        if reason in self._logged_reasons or len(self._logged_reasons) >= _MAX_LOGGED_REASONS:
-            return False
-        self._logged_reasons.add(reason)
-        return True
-
-
 class ProducerConnectionState(enum.Enum):
     """Lifecycle of a producer connection; see `ProducerConnection`."""
 
@@ -201,6 +136,7 @@ class ProducerConnection:
         CONNECTING ── connected ─▶ OPEN ── refused a publish ─▶ REFUSED ── lost ─▶ CONNECTING
         CONNECTING ── failed ─▶ RETRYING ── connected ─▶ OPEN ── lost ─▶ RETRYING
         CONNECTING, RETRYING ── connected, for monitoring only ─▶ MONITORING ── lost ─▶ RETRYING
+        any ── unexpected exception in `_connect` ─▶ RETRYING
         any ── nsqd no longer found, or pool closing ─▶ CLOSED
 
     nsqd closes the connection after refusing a publish. This is no outage, so the connection is
@@ -346,6 +282,16 @@ class ProducerConnection:
         if self._state is _OPEN:
             self._enter(_REFUSED)
         error = _refusal(frame)
+        # Those not in the table are left out: "nsqd not storing messages" is their log line.
+        if frame.code not in NOT_STORED_CODES and self.node.should_log_refusal(
+            frame.code, self._loop.time()
+        ):
+            logger.warning(
+                "nsqd refused a publish",
+                nsqd=self.node.address,
+                code=frame.code,
+                reason=frame.description,
+            )
         if self._is_shared and frame.code in _RETRIED_ONE_BY_ONE:
             # One bad publish makes nsqd refuse the whole MPUB: retry each one alone, so that only
             # the bad one fails.
@@ -437,10 +383,21 @@ class ProducerConnection:
             else:
                 self._on_connect_failed(error)
             return False
-        except Exception:
-            # A bug, which the reconnector logs. Publishes must not wait here for ever.
-            self._enter(_RETRYING)
+        except Exception as error:
+            self._on_unexpected(error)
             raise
+        try:
+            self._on_opened(broker)
+        except Exception as error:
+            # None before the abort: its end is no loss, and starts no second reconnect.
+            self._broker = None
+            broker.abort()
+            self._on_unexpected(error)
+            raise
+        return True
+
+    def _on_opened(self, broker: BrokerConnection) -> None:
+        node = self.node
         self._broker = broker
         broker.metrics.opened(PUBLISHER, node.address)
         node.requires_auth = broker.answer.auth_required
@@ -451,12 +408,19 @@ class ProducerConnection:
             self._enter(_MONITORING)
             self._reject_queued(AuthRequired(_auth_required(node.address)))
             self._pool.on_connected(self)
-            return True
+            return
         self.error = None
         self._enter(_OPEN)
         self._pool.on_connected(self)
         self._flush()
-        return True
+
+    def _on_unexpected(self, error: Exception) -> None:
+        """Abandon an attempt that failed by a bug, which the reconnector logs before the next."""
+        self._enter(_RETRYING)
+        text = f"unexpected {type(error).__name__} while connecting, which is in the log"
+        self.error = BrokerUnreachable(self.node.address, text)
+        # Publishes must not wait here for ever.
+        self.move_queued()
 
     def _on_connect_failed(self, error: GatewayError) -> None:
         if isinstance(error, BrokerUnreachable) and self.node.should_log(error.reason):
@@ -512,9 +476,12 @@ class ProducerConnection:
 
     def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
         """Move unwritten publishes to other connections, and reconnect."""
+        connection.metrics.ended(error)
+        if connection is not self._broker:
+            # Its attempt failed after the handshake; the reconnector has gone on.
+            return
         self._broker = None
         self.error = error
-        connection.metrics.ended(error)
         # Callbacks of commands in flight have run before this, so nothing is in flight here.
         was_refused = self._state is _REFUSED
         if not (was_refused or self._pool.is_closing):
@@ -597,7 +564,7 @@ class ProducerPool:
         self._turn = 0
         """Number of choices so far; `least_loaded` rotates by it among equals."""
         self._logged_counts: dict[str, int] = {}
-        """By nsqd, the number of connections that was logged last."""
+        """By nsqd with connections, the number of them that was logged last."""
         self._unlogged: dict[str, str] = {}
         """By nsqd whose connections changed in this turn, why one was lost (empty: none)."""
 
@@ -632,6 +599,7 @@ class ProducerPool:
 
     def _remove(self, connection: ProducerConnection) -> None:
         self._connections.remove(connection)
+        self._log_soon(connection.node.address, "")
         self._forget_topics(connection)
         connection.cancel()
 
@@ -789,6 +757,7 @@ class ProducerPool:
         """Mark the secret as accepted, and log the new number of connections."""
         self.is_proven = True
         self._log_soon(connection.node.address, "")
+        self._add_missing(connection.node.address)
 
     def on_connection_lost(self, connection: ProducerConnection, reason: str) -> None:
         """Log a lost connection, with others of this turn; not called after a refused publish."""
@@ -810,6 +779,7 @@ class ProducerPool:
         is_kept = connection.node.address in self._addresses and not self.is_closing
         if not is_kept and connection in self._connections:
             self._connections.remove(connection)
+            self._log_soon(connection.node.address, "")
         return is_kept
 
     def _keep_only(self, connection: ProducerConnection) -> None:
@@ -818,6 +788,14 @@ class ProducerPool:
         for sibling in siblings:
             if sibling is not connection and not sibling.is_connected:
                 self._remove(sibling)
+
+    def _add_missing(self, address: str) -> None:
+        """Open again the connections to *address* that `_keep_only` has removed."""
+        if self.is_closing or address not in self._addresses:
+            return
+        count = sum(each.node.address == address for each in self._connections)
+        for _ in range(count, self._initial_count):
+            self._add_connection(address)
 
     # Logging: one line per nsqd for all its connections that changed in one event-loop turn
 
@@ -830,16 +808,24 @@ class ProducerPool:
         """Log the number of connections: if it fell, if it rose from 0, or if all are connected."""
         reason = self._unlogged.pop(address)
         connections = [each for each in self._connections if each.node.address == address]
-        if self.is_closing or not connections:
+        if self.is_closing:
             return
         count = sum(each.is_connected for each in connections)
         before = self._logged_counts.get(address, 0)
+        if not connections:
+            # Removed, because discovery no longer returns the nsqd. It may come back later.
+            self._logged_counts.pop(address, None)
+            reason = reason or "discovery no longer returns the nsqd"
         is_settled = all(each.is_connected or not each.is_pending for each in connections)
         fields = {"nsqd": address, "connections": f"{count}/{len(connections)}"}
         if self.secret is not None:
             fields["secret"] = self.secret.fingerprint
         if count < before:
-            self._logged_counts[address] = count
+            if not reason:
+                # nsqd closes a connection after refusing a publish; it is reopened at once.
+                return
+            if connections:
+                self._logged_counts[address] = count
             logger.warning("publisher disconnected", reason=reason, **fields)
         elif count > before and (count == len(connections) or not before) and is_settled:
             self._logged_counts[address] = count

@@ -43,7 +43,11 @@ class Reconnector:
         self.attempted = LazyEvent()
         """Set when an attempt has ended; the owner may clear it."""
         self.is_auth_missing = False
-        """True if nsqd requires a secret and there is none: use `AUTH_MISSING_DELAY_S`."""
+        """
+        True if nsqd requires a secret and there is none: use `AUTH_MISSING_DELAY_S`.
+
+        `Connect` functions set it when an attempt has failed; a successful attempt clears it.
+        """
 
     def start_now(self, connect: Connect) -> None:
         """Make the first attempt at once."""
@@ -82,11 +86,16 @@ class Reconnector:
 
     async def _attempt(self, connect: Connect) -> bool:
         try:
-            return await connect()
+            is_connected = await connect()
         except Exception:
             # A bug, which must not end the attempts.
             logger.exception("connection attempt failed", task=f"{self._what} {self._address}")
             return False
+        else:
+            if is_connected:
+                # nsqd accepts connections again, so that a later loss needs no long delay.
+                self.is_auth_missing = False
+            return is_connected
         finally:
             # Also on cancellation: a caller that waits for the attempt must not hang.
             self.attempted.set()

@@ -143,6 +143,7 @@ class SubscriptionConnection:
         CONNECTING ── connected ─▶ SUBSCRIBING ── OK to SUB ─▶ OPEN
         CONNECTING, SUBSCRIBING ── failed ─▶ RETRYING ── connected ─▶ SUBSCRIBING
         OPEN ── lost ─▶ RETRYING, or CHECKING where the channel may have been deleted
+        SUBSCRIBING, OPEN ── unexpected exception in `_connect` ─▶ RETRYING
         CHECKING ── the channel exists ─▶ RETRYING
         any ── channel deleted, nsqd no longer named, or subscription closing ─▶ CLOSED
     """
@@ -228,15 +229,34 @@ class SubscriptionConnection:
             self._reconnector.is_auth_missing = isinstance(error, AuthRequired)
             subscription.on_attempt_failed(error)
             return False
+        except Exception as error:
+            self._on_unexpected(broker, error)
+            raise
         except BaseException:
             # On cancellation: `close` does not close the connection of an unfinished attempt.
             if broker is not None:
                 broker.abort()
             raise
         self._broker_opened_at = broker.opened_at
-        self._enter(_OPEN)
-        subscription.on_source_opened(self)
+        try:
+            self._enter(_OPEN)
+            subscription.on_source_opened(self)
+        except Exception as error:
+            # Any error, also one of those above: nsqd has accepted the subscription.
+            self._on_unexpected(broker, error)
+            raise
         return True
+
+    def _on_unexpected(self, broker: BrokerConnection | None, error: Exception) -> None:
+        """Abandon an attempt that failed by a bug, which the reconnector logs before the next."""
+        # None before the abort: its end is no loss of a source, and starts no second reconnect.
+        self.broker = None
+        if broker is not None:
+            broker.abort()
+        self._enter(_RETRYING)
+        text = f"unexpected {type(error).__name__} while subscribing, which is in the log"
+        failure = self.error = BrokerUnreachable(self.address, text)
+        self._subscription.on_opening_failed(self, failure)
 
     async def _has_ended(self) -> bool:
         """Return True if, after a loss, the channel was deleted or discovery dropped the nsqd."""
@@ -480,7 +500,6 @@ class Subscription:
         if not self._is_reading:
             # `pause_reading` came before this source, and applies to it too.
             broker.pause_reading()
-        self._first_source.set()
         # Before RDY is written: the listener must know the source of the first message.
         self.listener.on_source_opened(source, broker.answer)
         changes = self.rdy.add_source(
@@ -491,6 +510,8 @@ class Subscription:
         )
         connection.share = self.rdy.share_of(source)
         self.write_ready(changes)
+        # Last: `start` must not return if anything above fails.
+        self._first_source.set()
 
     def on_source_lost(self, connection: SubscriptionConnection, error: BrokerUnreachable) -> None:
         """Remove the source, distribute its share of the window, and reconnect."""
@@ -510,6 +531,19 @@ class Subscription:
             connection.reopen()
         else:
             connection.cancel()
+
+    def on_opening_failed(
+        self, connection: SubscriptionConnection, error: BrokerUnreachable
+    ) -> None:
+        """Called after a bug while *connection* subscribed: remove its source if it was added."""
+        connection.share = None
+        try:
+            if self._sources.pop(connection.source, None) is not None:
+                # The listener may have added the source before it failed.
+                self.listener.on_source_lost(connection.source, error)
+        finally:
+            self.write_ready(self.rdy.remove_source(connection.source, self._now()))
+            self.on_attempt_failed(error)
 
     def on_channel_gone(self, connection: SubscriptionConnection) -> None:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Generator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,12 +12,19 @@ from structlog.testing import capture_logs
 from gateway.client import channel_monitor as monitor_module
 from gateway.client.channel_monitor import ChannelMonitor, ChannelMonitorOptions
 from gateway.client.discovery import Discovery
-from gateway.client.nsqd_answers import NodeRequest, is_ok
+from gateway.client.nsqd_answers import (
+    Channel,
+    NodeAnswer,
+    NodeRequest,
+    is_ok,
+    parse_pauses,
+)
 from gateway.client.nsqd_http import NsqdHttp
 from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.brokers.killable_broker import free_port
 from tests.support.brokers.nsqd import real_nsqd
 from tests.support.brokers.scripted_lookupd import respond, scripted_lookupd
+from tests.support.manual_clock import ManualClock, run_on, turn
 
 ALONE = Discovery(())
 POLL_S = 0.05
@@ -107,6 +114,36 @@ async def test_a_look_that_fails_by_a_bug_is_not_the_last(monkeypatch: pytest.Mo
 
         assert await watcher.next()
     assert "pause poll failed" in [line["event"] for line in lines]
+
+
+async def test_pauses_that_take_longer_to_read_than_the_limit_of_a_poll_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit is for the request: with many channels, reading the answers takes longer."""
+    clock = ManualClock()
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    def parse_slowly(
+        answer: NodeAnswer, channels: Collection[Channel]
+    ) -> Generator[None, None, dict[Channel, bool] | None]:
+        has_begun.set()
+        while not may_end.is_set():
+            yield
+        return (yield from parse_pauses(answer, channels))
+
+    monkeypatch.setattr(monitor_module, "parse_pauses", parse_slowly)
+    async with scripted_lookupd() as node, cluster(node.address) as it:
+        node.rule = respond(200, PAUSED % b'{"channel_name":"c"}')
+        watcher = Watcher()
+        it.monitor.watch("t", "c", watcher)
+        await has_begun.wait()
+        await clock.advance(ChannelMonitorOptions().timeout_s + 1.0)
+        may_end.set()
+        await turn(20)
+        is_told = not watcher.told.empty()
+        run_on()
+
+    assert is_told
 
 
 async def test_the_embedded_broker_tells_of_pauses_too() -> None:

@@ -23,7 +23,7 @@ from tests.support.brokers.scripted_lookupd import (
     send_raw,
     silent,
 )
-from tests.support.manual_clock import until
+from tests.support.manual_clock import ManualClock, run_on, until
 
 INFO = NodeRequest(method="GET", path="/info")
 ALONE = Discovery(())
@@ -240,3 +240,54 @@ async def test_answers_are_read_a_step_in_each_turn() -> None:
 
     assert [2, 2] == counts
     assert ["a", "others"] * 3 + ["b", "others"] * 3 == turns
+
+
+async def test_a_time_limit_of_a_request_does_not_hold_for_the_reading() -> None:
+    """Reading takes as long as the answers are large."""
+    clock = ManualClock()
+    advanced = asyncio.Event()
+    reading = asyncio.Event()
+
+    def read(answers: Sequence[NodeAnswer]) -> Generator[None, None, int]:
+        reading.set()
+        while not advanced.is_set():
+            yield
+        return len(answers)
+
+    async with nodes(1) as (node,), asking(node.address) as nsqds:
+        task = asyncio.ensure_future(nsqds.request_and_read(INFO, read, timeout_s=2.0))
+        await reading.wait()
+        await clock.advance(2.5)
+        advanced.set()
+
+        assert 1 == await task
+        run_on()
+
+
+async def test_a_time_limit_of_a_request_holds_for_the_answers_and_the_wait_for_a_slot() -> None:
+    """It is shorter than the limits of the options."""
+    clock = ManualClock()
+    async with (
+        nodes(1) as (node,),
+        asking(node.address, options=NsqdHttpOptions(max_requests=1)) as nsqds,
+    ):
+        node.rule = silent
+        tasks = [
+            asyncio.ensure_future(nsqds.request_and_read(INFO, never_read, timeout_s=2.0))
+            for _ in range(2)
+        ]
+        await node.question()
+        await clock.advance(2.0)
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        node.rule = respond(200, b"yes")
+        again = await nsqds.request(INFO)
+        run_on()
+
+    assert [TimeoutError, TimeoutError] == [type(error) for error in errors]
+    assert [True] == [isinstance(answer, NodeResponse) for answer in again]
+
+
+def never_read(answers: Sequence[NodeAnswer]) -> Generator[None, None, None]:
+    """Fail: there are no answers."""
+    yield from ()
+    raise AssertionError(answers)

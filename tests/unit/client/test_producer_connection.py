@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.client.producer_pool import NsqdNode
+from gateway.client.nsqd_node import NsqdNode
 
 
 @pytest.mark.parametrize("size_bytes, expected", [(40, True), (41, False)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.client.nsqd_node import REFUSAL_S
 from gateway.client.producer import ProducerOptions
-from gateway.client.producer_pool import REFUSAL_S
 from gateway.errors import BrokerRefused, OutcomeUnknown
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Nop, Publish
 from gateway.protocol.frames import OK

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import Discovery
@@ -581,3 +582,74 @@ async def test_an_end_of_the_connection_after_the_end_is_not_told(
         await peer.gone()
 
     assert [] == listener.all
+
+
+# Bugs
+
+
+class _FailingListener(SubscriptionListener):
+    """Raises from `on_source_opened` once, before or after it has recorded the source."""
+
+    def __init__(self, *, is_recorded: bool) -> None:
+        super().__init__()
+        self.failures = [ZeroDivisionError("a bug")]
+        self._is_recorded = is_recorded
+
+    def on_source_opened(self, source: int, answer: IdentifyResponse) -> None:
+        """Fail the first time."""
+        if self._is_recorded or not self.failures:
+            super().on_source_opened(source, answer)
+        if self.failures:
+            raise self.failures.pop()
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+async def test_a_bug_behind_sub_leaves_no_subscription(
+    broker: ScriptedBroker, *, is_recorded: bool
+) -> None:
+    """The first subscription is closed and gives its share back."""
+    broker.identifies_as(IdentifyResponse(msg_timeout=1_000))
+    listener = _FailingListener(is_recorded=is_recorded)
+    subscriber = subscriber_of(listener, broker.address)
+    subscriber.set_window(7)
+    with capture_logs() as lines, pytest.raises(NoBroker, match="unexpected ZeroDivisionError"):
+        await subscriber.start()
+    first = await broker.peer()
+    await first.gone()
+    assert 1 == [line["event"] for line in lines].count("connection attempt failed")
+    assert [] == first.all(Ready)
+    assert 0 == subscriber.rdy.total
+    reason = "unexpected ZeroDivisionError while subscribing, which is in the log"
+    recorded = [("opened", 1, 1_000)] if is_recorded else []
+    assert [*recorded, ("lost", 1, reason)] == listener.all
+
+
+async def test_a_bug_behind_sub_at_one_nsqd_is_retried_beside_the_others(
+    broker: ScriptedBroker, other: ScriptedBroker
+) -> None:
+    """It gets its share of the window when the next attempt has succeeded."""
+    listener = _FailingListener(is_recorded=False)
+    listener.failures.clear()
+    other.on(Identify, no_response)
+    subscriber = subscriber_of(listener, broker.address, other.address)
+    await subscriber.start()
+    subscriber.set_window(4)
+    clock = ManualClock()
+    listener.failures.append(ZeroDivisionError("a bug"))
+    first = await other.peer()
+    await first.next(Identify)
+    other.identifies_as(IdentifyResponse())
+
+    with capture_logs() as lines:
+        first.send(Response(IdentifyResponse().to_json()))
+        await first.gone()
+        for _ in range(100):
+            await clock.advance(0.2)
+            await turn(5)
+
+    assert 1 == [line["event"] for line in lines].count("connection attempt failed")
+    assert 2 == len(other.peers)
+    assert [Ready(2)] == other.peers[1].all(Ready)
+    run_on()
+    await subscriber.close()
+    assert [StartClose()] == other.peers[1].all(StartClose)
