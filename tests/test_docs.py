@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""What the documents name is there, and each of their promises has a test."""
 
 from __future__ import annotations
 
@@ -7,37 +7,65 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
-PAGES = ["browser.md", "client.md", "websocket.md"]
-"""Those that name the tests of what they say."""
+from tools.document_traceability import FOLDERS, PAGE, ROOT, missing, page, promises
+
+TEST_FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "helm/*.md")
+    for path in ROOT.glob(pattern)
+)
+SECTIONS_WITHOUT_A_PROMISE = {"Memory per idle socket"}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_test_that_a_page_names_is_there(page: str) -> None:
-    """Beside what is said stands the name of a test; one that was renamed is renamed there."""
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))
-    tests = "".join(TESTS.values())
-
-    assert named
-    assert [] == sorted(name for name in named if f"def {name}(" not in tests)
+def test_every_test_that_proves_a_promise_is_there() -> None:
+    """Named in tests/traceability.yaml; one that is renamed is renamed there."""
+    assert [] == missing()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_file_that_a_page_names_is_there(page: str) -> None:
-    """A whole file of tests may stand for a row."""
-    named = set(re.findall(r"`(?:tests/)?(test_\w+\.py)`", (ROOT / "docs" / page).read_text()))
+def test_the_page_of_promises_and_tests_is_current() -> None:
+    """`make traceability` writes it."""
+    assert page() == PAGE.read_text()
 
-    assert named <= {path.name for path in TESTS}
+
+def test_every_promise_has_a_test_or_a_reason() -> None:
+    """A reason is a sentence."""
+    without = [
+        promise
+        for sections in promises().values()
+        for rows in sections.values()
+        for promise, tests in rows.items()
+        if not tests or (isinstance(tests, str) and len(tests) < 60)
+    ]
+
+    assert [] == without
+
+
+@pytest.mark.parametrize("name", promises())
+def test_every_page_and_section_with_a_promise_is_there(name: str) -> None:
+    """A heading may say more than the name of its section."""
+    lines = (ROOT / name).read_text().splitlines()
+    headings = {line.lstrip("#").strip() for line in lines if line.startswith("#")}
+
+    for section in promises()[name]:
+        assert any(heading.startswith(section) for heading in headings), section
 
 
 def test_every_section_of_the_sockets_contract_has_its_tests() -> None:
-    """All but those that say nothing that a test could show, and no row is without one."""
-    text = (ROOT / "docs" / "websocket.md").read_text()
-    body, _, shown = text.partition("## Tests")
-    sections = {line.removeprefix("## ") for line in body.splitlines() if line.startswith("## ")}
-    rows = re.findall(r"^\| (.*?) \| (.*) \|$", shown.partition("| --- |")[2], re.MULTILINE)
-    named = {name for said, _ in rows for name in re.findall(r"\*\*(.*?)\*\*", said)}
+    """All but those that promise nothing that a test could show."""
+    lines = (ROOT / "docs" / "websocket.md").read_text().splitlines()
+    sections = {
+        line.removeprefix("## ").partition(",")[0] for line in lines if line.startswith("## ")
+    }
 
-    assert [] == [said for said, tests in rows if "`test_" not in tests]
-    assert named == {section.partition(",")[0] for section in sections} - {"Memory per idle socket"}
+    assert sections - SECTIONS_WITHOUT_A_PROMISE == set(promises()["docs/websocket.md"]) - {
+        "The WebSocket protocol"
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+def test_every_file_of_tests_that_a_document_names_is_there(path: Path) -> None:
+    """By its name: folders may change."""
+    named = set(re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)", path.read_text()))
+
+    assert [] == sorted(named - TEST_FILES)
