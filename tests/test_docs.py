@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.web.errors import CloseCode
 from tools.document_traceability import FOLDERS, PAGE, ROOT, missing, page, promises
 
 TEST_FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
@@ -69,3 +70,33 @@ def test_every_file_of_tests_that_a_document_names_is_there(path: Path) -> None:
     named = set(re.findall(r"`(?:[\w/]+/)?(test_\w+\.py)", path.read_text()))
 
     assert [] == sorted(named - TEST_FILES)
+
+
+def test_troubleshooting_has_every_code_and_status() -> None:
+    """Whatever an error response, an error frame or a close says is explained."""
+    page_of_help = (ROOT / "docs" / "troubleshooting.md").read_text()
+    contract = (ROOT / "openapi.yaml").read_text()
+    frames = (ROOT / "asyncapi.yaml").read_text()
+    names = set(re.findall(r"^ +message: ([A-Z][A-Z_]+)$", contract, re.MULTILINE))
+    names |= set(re.findall(r"\bE_[A-Z_]+\b", frames))
+    names = {re.sub("^INVALID_ARG_(?!TOPIC|CHANNEL).*", "INVALID_ARG", name) for name in names}
+    numbers = {str(code.value) for code in CloseCode}
+    numbers |= {
+        status for status in re.findall(r'^ +"(\d{3})":', contract, re.MULTILINE) if status >= "400"
+    }
+
+    assert [] == sorted(name for name in names if f"`{name}`" not in page_of_help)
+    assert [] == sorted(
+        n for n in numbers if not re.search(rf"^\| [^|]*\b{n}\b", page_of_help, re.MULTILINE)
+    )
+
+
+def test_troubleshooting_has_no_code_that_nobody_sends() -> None:
+    """Each code of the first columns stands in the gateway's own source."""
+    page_of_help = (ROOT / "docs" / "troubleshooting.md").read_text()
+    source = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py"))
+    first_cells = re.findall(r"^\| ([^|]+) \|", page_of_help, re.MULTILINE)
+    named = {name for cell in first_cells for name in re.findall(r"`([A-Z][A-Z_]+[A-Z])`", cell)}
+
+    assert named
+    assert [] == sorted(name for name in named if name not in source)
