@@ -20,6 +20,7 @@ CHART_WITNESSES := $(addprefix tools/bin/,helm kube-score pod-security)
 NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs tools/bin/browser/package.json
 # Writes and checks scripts, styles and pages; left out, aloud, where it is not installed.
 BIOME     := tools/bin/browser/node_modules/.bin/biome
+MARKDOWNLINT := tools/bin/browser/node_modules/.bin/markdownlint-cli2
 WITH_STYLE := --config-path=tools/browser/style.jsonc --error-on-warnings
 NPM_CI    := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
@@ -100,13 +101,19 @@ verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_tables_on_spark.py $(ARGS)
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/pipeline/test_examples_on_spark.py -k delta_table $(ARGS)
 
-check: setup ## check format, lint, types and architecture; changes nothing
+check: setup .venv-docs ## check format, lint, spelling, types and architecture; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	@if [ -x $(BIOME) ]; then $(BIOME) check $(WITH_STYLE); \
 	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON are not checked"; fi
+	@if [ -x $(MARKDOWNLINT) ]; then $(MARKDOWNLINT); \
+	else echo "No markdownlint (make witnesses): Markdown is not checked"; fi
+	.venv-docs/bin/typos
 	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+
+hooks: setup .venv-docs ## check each commit before it is made (pre-commit), as `make check` does
+	.venv-docs/bin/pre-commit install
 
 format: setup ## format every file as `make check` requires
 	$(BIN)/ruff format .
@@ -200,7 +207,7 @@ tools/bin/asyncapi/validate.mjs: $(addprefix tools/asyncapi/,validate.mjs packag
 	cd $(@D) && $(NPM_CI)
 	@touch $@
 
-# TypeScript and Biome for the JavaScript here, axe-core for its pages.
+# TypeScript and Biome for the JavaScript here, axe-core for its pages, markdownlint for Markdown.
 tools/bin/browser/package.json: $(addprefix tools/browser/,package.json package-lock.json .npmrc)
 	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
 	cd $(@D) && $(NPM_CI)
