@@ -20,13 +20,14 @@ CHART_WITNESSES := $(addprefix tools/bin/,helm kube-score pod-security)
 NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs tools/bin/browser/package.json
 # Writes and checks scripts, styles and pages; left out, aloud, where it is not installed.
 BIOME     := tools/bin/browser/node_modules/.bin/biome
+MARKDOWNLINT := tools/bin/browser/node_modules/.bin/markdownlint-cli2
 WITH_STYLE := --config-path=tools/browser/style.jsonc --error-on-warnings
 NPM_CI    := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses spark-classes test fuzz docs screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
+.PHONY: help run setup witnesses offer-witnesses spark-classes test fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +59,16 @@ TEST_LIMIT_S ?= 600
 test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, also those that compare with other programs
 	$(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) --durations 20 $(ARGS)
 
-docs: setup ## generate the page of /docs, and openapi.json, from openapi.yaml
+docs: api-page traceability site ## generate the page of /docs and tests/TRACEABILITY.md, and build the site of the documents in build/site/
+
+api-page: setup ## generate the page of /docs, and openapi.json, from openapi.yaml
 	$(BIN)/python tools/make_docs_page.py
+
+traceability: setup ## generate tests/TRACEABILITY.md from tests/traceability.yaml
+	$(BIN)/python tools/document_traceability.py
+
+site: .venv-docs ## build the site of the documents in build/site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
 
 screenshots: setup witnesses ## update the pictures of the console in docs/images/; needs Chromium
 	NSQ_GATEWAY_SCREENSHOTS=1 $(BIN)/python -m pytest --quiet verification/test_console_screenshots.py
@@ -92,13 +101,19 @@ verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_tables_on_spark.py $(ARGS)
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_examples_on_spark.py -k delta_table $(ARGS)
 
-check: setup ## check format, lint, types and architecture; changes nothing
+check: setup .venv-docs ## check format, lint, spelling, types and architecture; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	@if [ -x $(BIOME) ]; then $(BIOME) check $(WITH_STYLE); \
 	else echo "No Biome (make witnesses): JavaScript, CSS, HTML and JSON are not checked"; fi
+	@if [ -x $(MARKDOWNLINT) ]; then $(MARKDOWNLINT); \
+	else echo "No markdownlint (make witnesses): Markdown is not checked"; fi
+	.venv-docs/bin/typos
 	$(BIN)/python -m pytest --quiet tests/test_architecture.py
+
+hooks: setup .venv-docs ## check each commit before it is made (pre-commit), as `make check` does
+	.venv-docs/bin/pre-commit install
 
 format: setup ## format every file as `make check` requires
 	$(BIN)/ruff format .
@@ -192,7 +207,7 @@ tools/bin/asyncapi/validate.mjs: $(addprefix tools/asyncapi/,validate.mjs packag
 	cd $(@D) && $(NPM_CI)
 	@touch $@
 
-# TypeScript and Biome for the JavaScript here, axe-core for its pages.
+# TypeScript and Biome for the JavaScript here, axe-core for its pages, markdownlint for Markdown.
 tools/bin/browser/package.json: $(addprefix tools/browser/,package.json package-lock.json .npmrc)
 	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
 	cd $(@D) && $(NPM_CI)
@@ -253,6 +268,12 @@ spark-classes: setup
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement $<
 
+# What builds the site of the documents and checks spelling.
+.venv-docs: requirements/docs.txt
+	rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement $<
+
 # ---- Upkeep ----------------------------------------------------------------------------------
 
 # One list serves Python 3.11 to 3.14 on every platform. The others take their versions from dev.txt.
@@ -271,6 +292,7 @@ lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
 	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(LOCK_FREE) $(ARGS) --no-annotate --group docs --output-file requirements/docs.txt
 	echo 'checkov>=3.3' | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/checkov.txt -
 	printf '%s\n' $(DELTA) | $(LOCK_FREE) $(ARGS) --no-annotate --extra spark --output-file requirements/delta.txt pyproject.toml -
 	printf '%s\n' $(ICEBERG) | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/iceberg.txt -
@@ -280,6 +302,6 @@ lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges
 	.venv-lock/bin/pip --disable-pip-version-check --quiet install uv==0.13.8
 
 clean: ## remove everything created by the targets above
-	rm -rf $(VENV) .venv-lock .venv-delta .venv-iceberg tools/bin *.egg-info build dist .coverage
+	rm -rf $(VENV) .venv-docs .venv-lock .venv-delta .venv-iceberg tools/bin *.egg-info build dist .coverage
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +

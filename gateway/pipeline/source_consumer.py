@@ -180,7 +180,7 @@ class TopicConsumer:
         stream: SourceConsumer,
     ) -> None:
         self.topic, channel = names
-        self.is_requeueing = False
+        self.is_requeuing = False
         """True if every message that arrives is requeued."""
         self.refused = 0
         """Number of FIN, REQ and TOUCH that nsqd refused because they came too late."""
@@ -200,7 +200,7 @@ class TopicConsumer:
         )
 
     def _on_raw_messages(self, number: int, messages: RawMessages, sent_after: float) -> None:
-        if self.is_requeueing:
+        if self.is_requeuing:
             self.subscription.requeue(number, messages.ids, delay_ms=0)
             return
         now = asyncio.get_running_loop().time()
@@ -437,7 +437,7 @@ class SourceConsumer:
         names = topic, self.settings.channel
         consumer = TopicConsumer(self.pending, self._discovery, names, self._connection, self)
         # Both before the start, during which messages may arrive.
-        consumer.is_requeueing = any(self._pause_reasons.values())
+        consumer.is_requeuing = any(self._pause_reasons.values())
         if not self._is_reading:
             consumer.subscription.pause_reading()
         await consumer.subscription.start()
@@ -480,7 +480,7 @@ class SourceConsumer:
         """
         window = 0 if self._pause_reasons else self.window // len(self.settings.topic)
         for consumer in self._consumers:
-            consumer.is_requeueing = any(self._pause_reasons.values())
+            consumer.is_requeuing = any(self._pause_reasons.values())
         for topic in self.settings.topic:
             consumers = [consumer for consumer in self._consumers if consumer.topic == topic]
             if not consumers:

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic_settings import BaseSettings
 
 import gateway
 from gateway.cli.main import main
 from gateway.credentials import Secret
 from gateway.settings.loader import UNSUPPORTED_NSQD_OPTIONS
 from gateway.settings.serve import BrokerSettings, ServeSettings
-from tools.document_settings import PAGE, page
+from tools.document_settings import PAGE, SECTIONS, names_of, page
 
 
 def run(*args: str) -> int:
@@ -201,6 +202,21 @@ def test_settings_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_page_of_settings_is_current() -> None:
     """docs/configuration.md equals the output of tools/document_settings.py."""
     assert page() == PAGE.read_text()
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(section.kind for section in SECTIONS))
+def test_the_page_of_settings_has_each_of_a_command_once(kind: type[BaseSettings]) -> None:
+    """A new setting of `serve` needs a subject in tools/document_settings.py."""
+    listed = [name for section in SECTIONS if section.kind is kind for name in names_of(section)]
+    elsewhere = {
+        name
+        for section in SECTIONS
+        if section.kind is not kind and issubclass(kind, section.kind)
+        for name in names_of(section)
+    }
+
+    assert set() == set(kind.model_fields) - set(listed) - elsewhere
+    assert len(listed) == len(set(listed))
 
 
 def test_the_broker_starts_without_the_web() -> None:
