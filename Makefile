@@ -255,7 +255,7 @@ spark-classes: setup
 
 # ---- Upkeep ----------------------------------------------------------------------------------
 
-# One list serves Python 3.11 to 3.14 on every platform. The others take their versions from dev.txt.
+# One list serves Python 3.11 and later on every platform. The others take their versions from dev.txt.
 LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command 'make lock'
 LOCK := $(LOCK_FREE) --group build
@@ -266,11 +266,11 @@ DELTA := delta-spark==4.4.0 deltalake duckdb
 ICEBERG := 'pyspark>=4.1,<4.2'
 
 lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=--upgrade)
-	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(LOCK) $(ARGS) --group dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
-	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(LOCK) $(ARGS) --constraints requirements/dev.txt --group bench --output-file requirements/bench.txt pyproject.toml
 	echo 'checkov>=3.3' | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/checkov.txt -
 	printf '%s\n' $(DELTA) | $(LOCK_FREE) $(ARGS) --no-annotate --extra spark --output-file requirements/delta.txt pyproject.toml -
 	printf '%s\n' $(ICEBERG) | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/iceberg.txt -
