@@ -27,7 +27,7 @@ GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses spark-classes test fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
+.PHONY: help run setup witnesses offer-witnesses spark-classes unit test verify coverage dist verify-package verify-newest verify-lowest verify-python verify-old-nsqd fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,48 @@ verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_tables_on_spark.py $(ARGS)
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_examples_on_spark.py -k delta_table $(ARGS)
 
+dist: setup ## build the wheel and the sdist in dist/
+	rm -rf dist build *.egg-info
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+verify-package: setup witnesses ## build and install the wheel, the sdist and the npm package, and use them as a user would
+	$(BIN)/python -m pytest --timeout $(TEST_LIMIT_S) verification/package $(ARGS)
+
+# What other versions are tested with: tests that start no other programs, and need the group `test` only.
+VERIFIED ?= tests/unit
+# Each environment is made anew, from the ranges in pyproject.toml: a release of today counts today.
+RESOLVE := .venv-lock/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --group build --group test
+
+verify-newest: .venv-lock/bin/uv ## run the quick tests with the newest dependencies that pyproject.toml allows
+	$(call verify_versions,.venv-newest,$(PYTHON),--upgrade --extra tracing)
+
+verify-lowest: .venv-lock/bin/uv ## run the quick tests with the lowest direct dependencies that pyproject.toml allows
+	$(call verify_versions,.venv-lowest,$(PYTHON),--resolution lowest-direct --extra tracing)
+
+PYTHONS ?= 3.11 3.12 3.13
+
+verify-python: .venv-lock/bin/uv ## run the quick tests with each Python that is supported (PYTHONS="3.11 3.12 3.13")
+	@for version in $(PYTHONS); do \
+	    $(MAKE) --no-print-directory .verify-python-$$version || exit 1; \
+	done
+
+.verify-python-%:
+	$(call verify_versions,.venv-python-$*,"$$(.venv-lock/bin/uv python find --no-python-downloads $*)",--constraints requirements/dev.txt --extra tracing)
+
+# $(call verify_versions,VENV,PYTHON,OPTIONS): the lists are written beside the environment.
+define verify_versions
+	rm -rf $(1)
+	$(2) -m venv $(1)
+	$(RESOLVE) --python $(1)/bin/python $(3) --output-file $(1)/requirements.txt pyproject.toml
+	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(1)/requirements.txt
+	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --no-index --no-deps --no-build-isolation --editable .
+	$(1)/bin/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) $(VERIFIED) $(ARGS)
+endef
+
+# nsqd 1.2.1 differs from 1.3.0 in few answers (docs/supported-versions.md); their tests say so.
+verify-old-nsqd: setup tools/bin/nsqd-1.2.1/nsqd tools/bin/nsqd-1.2.1/nsqlookupd ## run the tests that need nsqd with nsqd 1.2.1
+	NSQ_GATEWAY_NSQD=1.2.1 $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) -m "nsqd and not java" $(ARGS)
+
 check: setup .venv-docs ## check format, lint, spelling, types and architecture; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -159,6 +201,10 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 
 tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin tools/bin/nsq_to_file: tools/go.mod tools/go.sum
 	cd tools && $(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
+
+# The version before, a module of its own for the same reason as below.
+tools/bin/nsqd-1.2.1/nsqd tools/bin/nsqd-1.2.1/nsqlookupd: tools/nsqd-1.2.1/go.mod tools/nsqd-1.2.1/go.sum
+	cd tools/nsqd-1.2.1 && $(GO_BUILD) -o ../bin/nsqd-1.2.1/$(@F) github.com/nsqio/nsq/apps/$(@F)
 
 tools/bin/go-nsq-%: tools/%/main.go tools/measure/measure.go tools/go.mod tools/go.sum
 	cd tools && $(GO_BUILD) -o bin/$(@F) ./$*
@@ -276,7 +322,7 @@ spark-classes: setup
 
 # ---- Upkeep ----------------------------------------------------------------------------------
 
-# One list serves Python 3.11 to 3.14 on every platform. The others take their versions from dev.txt.
+# One list serves Python 3.11 and later on every platform. The others take their versions from dev.txt.
 LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command 'make lock'
 LOCK := $(LOCK_FREE) --group build
@@ -287,11 +333,11 @@ DELTA := delta-spark==4.4.0 deltalake duckdb
 ICEBERG := 'pyspark>=4.1,<4.2'
 
 lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=--upgrade)
-	$(LOCK) $(ARGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(LOCK) $(ARGS) --group dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
-	$(LOCK) $(ARGS) --constraints requirements/dev.txt --extra bench --output-file requirements/bench.txt pyproject.toml
+	$(LOCK) $(ARGS) --constraints requirements/dev.txt --group bench --output-file requirements/bench.txt pyproject.toml
 	$(LOCK_FREE) $(ARGS) --no-annotate --group docs --output-file requirements/docs.txt
 	echo 'checkov>=3.3' | $(LOCK_FREE) $(ARGS) --no-annotate --output-file requirements/checkov.txt -
 	printf '%s\n' $(DELTA) | $(LOCK_FREE) $(ARGS) --no-annotate --extra spark --output-file requirements/delta.txt pyproject.toml -
@@ -302,6 +348,6 @@ lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges
 	.venv-lock/bin/pip --disable-pip-version-check --quiet install uv==0.13.8
 
 clean: ## remove everything created by the targets above
-	rm -rf $(VENV) .venv-docs .venv-lock .venv-delta .venv-iceberg tools/bin *.egg-info build dist .coverage
+	rm -rf $(VENV) .venv-docs .venv-lock .venv-delta .venv-iceberg .venv-newest .venv-lowest .venv-python-* tools/bin *.egg-info build dist .coverage
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find gateway pyspark_nsq tests verification tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,16 +1,11 @@
-"""The contract is served as it is, from the source tree and from a built package."""
+"""The contract is served as it is."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
-from zipfile import ZipFile
 
 import httpx
 import pytest
@@ -87,41 +82,3 @@ async def test_a_browser_takes_each_for_what_it_is(path: str, client: httpx.Asyn
 def test_generated_files_are_up_to_date() -> None:
     """If not: make docs."""
     assert generate() == {path: path.read_bytes() for path in (PAGE, JSON)}
-
-
-_PRINT_THE_CONTRACTS = """
-import asyncio, sys
-from gateway.web.site.docs import docs_router
-from gateway.web.site.assets import static_files_router
-static_files_router()
-routes = {route.path: route for route in docs_router().routes}
-assert sys.modules["gateway"].__file__.startswith(sys.path[0])
-for path in ("/openapi.yaml", "/asyncapi.yaml"):
-    sys.stdout.buffer.write(asyncio.run(routes[path].endpoint()).body)
-"""
-
-
-def test_a_built_package_has_every_file(tmp_path: Path) -> None:
-    """A wheel holds what is in static/, and serves it from where it is unpacked."""
-    tree, wheels, installed = tmp_path / "tree", tmp_path / "wheels", tmp_path / "installed"
-    skip = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "gateway", tree / "gateway", symlinks=True, ignore=skip)
-    for name in ("openapi.yaml", "asyncapi.yaml", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    build = f"import setuptools.build_meta as b; b.build_wheel({str(wheels)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
-    static = tree / "gateway" / "web" / "site" / "static"
-    files = {str(file.relative_to(tree)) for file in static.rglob("*") if file.is_file()}
-    [wheel] = wheels.glob("*.whl")
-    with ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
-        archive.extractall(installed)
-
-    program = f"import sys; sys.path.insert(0, {str(installed)!r})\n{_PRINT_THE_CONTRACTS}"
-    run = subprocess.run(
-        [sys.executable, "-I", "-c", program], cwd=tmp_path, check=True, capture_output=True
-    )
-
-    assert "gateway/web/site/static/console/index.html" in files
-    assert set() == files - packed
-    assert CONTRACT + SOCKET_CONTRACT == run.stdout.decode()
