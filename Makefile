@@ -335,6 +335,7 @@ ICEBERG := 'pyspark>=4.1,<4.2'
 lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=--upgrade)
 	$(LOCK) $(ARGS) --group dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
+	$(LOCK) --constraints requirements/dev.txt --no-annotate --group test --output-file requirements/test.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --output-file requirements/image.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --extra tracing --extra spark --output-file requirements/image-spark.txt pyproject.toml
 	$(LOCK) $(ARGS) --constraints requirements/dev.txt --group bench --output-file requirements/bench.txt pyproject.toml

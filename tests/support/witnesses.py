@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import nsqd, toxiproxy
-from tests.support.browser import browsers, javascript_tools
+from tests.support.browser import binaries, javascript_tools
 from tests.support.chart import prometheus
 from tests.support.chart import tools as chart_tools
 from tests.support.spark import java
@@ -48,8 +48,8 @@ WITNESSES = (
     Witness(name="toxiproxy", find=toxiproxy.toxiproxy_binary, remedy=_BUILD_IT),
     Witness(name="gorilla", find=socket_clients.go_client, remedy=_BUILD_IT),
     Witness(name="node", find=socket_clients.node_clients, remedy=_INSTALL_IT),
-    Witness(name="chromium", find=browsers.chromium_binary, remedy="Debian: chromium"),
-    Witness(name="firefox", find=browsers.firefox_binary, remedy="Debian: firefox-esr"),
+    Witness(name="chromium", find=binaries.chromium_binary, remedy="Debian: chromium"),
+    Witness(name="firefox", find=binaries.firefox_binary, remedy="Debian: firefox-esr"),
     Witness(name="javascript", find=javascript_tools.javascript_tools, remedy=_INSTALL_IT),
     Witness(
         name="promtool",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -32,6 +31,8 @@ from playwright.async_api import (
     expect,
 )
 
+from tests.support.browser.binaries import chromium_binary, firefox_binary
+
 BROWSERS = ("chromium", "firefox")
 DESKTOP = ViewportSize(width=1280, height=800)
 PHONE = ViewportSize(width=390, height=844)
@@ -51,18 +52,6 @@ _FIREFOX_DARK, _FIREFOX_LIGHT = 0, 1
 
 # Applies to the whole process, so it does not depend on the order of tests.
 expect.set_options(timeout=_WAIT_S * 1_000)
-
-
-def chromium_binary() -> Path | None:
-    """Return the path of Chromium, or None if it is not installed."""
-    found = shutil.which("chromium")
-    return Path(found) if found else None
-
-
-def firefox_binary() -> Path | None:
-    """Return the path of Firefox ESR, or None if it is not installed."""
-    found = shutil.which("firefox-esr")
-    return Path(found) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
