@@ -30,6 +30,8 @@ PAGES_ELSEWHERE = (
     "tests/TRACEABILITY.md",
 )
 """Documents outside docs/ that the site has."""
+INDEXES = {"docs/decisions/README.md", "docs/runbooks/README.md"}
+"""Their folders are sections of the navigation."""
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^## (.+)$")
@@ -39,16 +41,16 @@ _ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\((?P<path>[^)]+\.md)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set the navigation: the sections of the map, in its order."""
     navigation: list[dict[str, object]] = [{"Documentation": "docs/README.md"}]
-    section: list[dict[str, str]] = []
+    section: list[dict[str, object]] = []
     for line in MAP.read_text(encoding="utf-8").splitlines():
         if heading := _HEADING.match(line):
             section = []
             navigation.append({heading[1]: section})
         elif row := _ROW.match(line):
             path = _path_in_repository(MAP, row["path"])
-            section.append({row["title"].replace("`", ""): path})
-            if path in _INDEX_OF:
-                section.extend(_pages_below(path))
+            title = row["title"].replace("`", "")
+            below = list(_pages_below(path)) if path in INDEXES else []
+            section.append({title: [{"Overview": path}, *below] if below else path})
     config.nav = navigation
     return config
 
@@ -64,9 +66,6 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             File(path, str(ROOT), config.site_dir, use_directory_urls=config.use_directory_urls)
         )
     return chosen
-
-
-_INDEX_OF = {"docs/decisions/README.md", "docs/runbooks/README.md"}
 
 
 def _pages_below(index: str) -> Iterator[dict[str, str]]:
