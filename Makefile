@@ -27,7 +27,7 @@ GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-witnesses spark-classes unit test verify coverage dist verify-package verify-newest verify-lowest verify-python verify-old-nsqd fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
+.PHONY: help run setup witnesses offer-nsqd offer-witnesses spark-classes unit test verify coverage dist verify-package verify-newest verify-lowest verify-python verify-old-nsqd fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,25 @@ witnesses: $(WITNESSES) $(CHART_WITNESSES) $(NODE_WITNESSES) tools/bin/promtool 
 # What one test may take before it fails, with a stack for each thread; the longest needs a tenth of it.
 TEST_LIMIT_S ?= 600
 
-test: setup offer-witnesses spark-classes ## run every test (ARGS="-k words"); with Go, npm and browsers, also those that compare with other programs
-	$(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) --durations 20 $(ARGS)
+# Tests in tiers (CONTRIBUTING.md). `make test` needs no Spark, no browser and no checker of the chart;
+# nsqd only where Go is there to build it. CI=true makes a test fail whose witness is missing.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S)
+QUICK_WITNESSES := tools/bin/nsqd tools/bin/nsqlookupd tools/bin/toxiproxy-server
+LATER_TIERS := tests/browser tests/spark tests/chart verification
+
+unit: $(VENV)/.test ## run the tests that need no other process (ARGS="-k words")
+	$(PYTEST) -m "not nsqd" tests/unit $(ARGS)
+
+test: $(VENV)/.test offer-nsqd ## run the tests of a change: in process, through sockets, and beside nsqd where Go can build it
+	$(PYTEST) tests/unit tests/e2e tests/witness $(ARGS)
+
+verify: setup .venv-docs offer-witnesses spark-classes ## run all other tests: nsqd, browsers, Spark, chart, packages, documents, histories
+	$(PYTEST) --brokers nsqd --durations 20 tests/e2e $(LATER_TIERS) $(ARGS)
+
+COVERED ?= 95
+
+coverage: $(VENV)/.test offer-nsqd ## print which lines and branches tests/unit and tests/e2e do not run, and fail below 95 %
+	$(PYTEST) --cov --cov-branch --cov-report=term --cov-fail-under=$(COVERED) --brokers all tests/unit tests/e2e $(ARGS)
 
 docs: api-page traceability site ## generate the page of /docs and tests/TRACEABILITY.md, and build the site of the documents in build/site/
 
@@ -187,7 +204,12 @@ $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/pip
 	$(PIP) install --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+$(VENV)/.test: requirements/test.txt $(VENV)/.run
+	@echo "Installing what \`make test\` needs into $(VENV) ..."
+	$(PIP) install --require-hashes --requirement requirements/test.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.test
 	@echo "Installing what developing needs into $(VENV) ..."
 	$(PIP) install --require-hashes --requirement requirements/dev.txt
 	@touch $@
@@ -276,6 +298,14 @@ tools/bin/promtool:
 	ln -sf prometheus-deb/usr/bin/promtool $@
 
 # Tests do without a witness that cannot be built, and say so at their end; with CI=true they fail.
+offer-nsqd:
+	@if command -v $(GO) >/dev/null; then \
+	    $(MAKE) --no-print-directory $(QUICK_WITNESSES) \
+	        || echo "WITNESS MISSING: nsqd could not be built (see above); its tests are skipped"; \
+	elif [ ! -x tools/bin/nsqd ]; then \
+	    echo "WITNESS MISSING: no Go to build nsqd with; its tests are skipped (Debian: golang-go)"; \
+	fi
+
 offer-witnesses:
 	@if command -v $(GO) >/dev/null; then \
 	    $(MAKE) --no-print-directory $(WITNESSES) \
