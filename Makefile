@@ -128,15 +128,17 @@ verify-package: setup witnesses ## build and install the wheel, the sdist and th
 # What other versions are tested with: tests that start no other programs, and need the group `test` only.
 VERIFIED ?= tests/unit
 # Each environment is made anew, from the ranges in pyproject.toml: a release of today counts today.
-RESOLVE := .venv-lock/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --group build --group test
+RESOLVE := .venv-lock/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url
 
 verify-newest: .venv-lock/bin/uv ## run the quick tests with the newest dependencies that pyproject.toml allows
-	$(call verify_versions,.venv-newest,$(PYTHON),--upgrade --extra tracing)
+	$(call verify_versions,.venv-newest,$(PYTHON))
 
 verify-lowest: .venv-lock/bin/uv ## run the quick tests with the lowest direct dependencies that pyproject.toml allows
-	$(call verify_versions,.venv-lowest,$(PYTHON),--resolution lowest-direct --extra tracing)
+	$(call verify_versions,.venv-lowest,$(PYTHON),--resolution lowest-direct)
 
 PYTHONS ?= 3.11 3.12 3.13
+# pyenv has its versions in a folder; otherwise the system's.
+FOUND_PYTHON = "$$({ ls "$$(pyenv root 2>/dev/null)"/versions/$*.*/bin/python$* 2>/dev/null || command -v python$* || echo python$*; } | tail -n 1)"
 
 verify-python: .venv-lock/bin/uv ## run the quick tests with each Python that is supported (PYTHONS="3.11 3.12 3.13")
 	@for version in $(PYTHONS); do \
@@ -144,19 +146,21 @@ verify-python: .venv-lock/bin/uv ## run the quick tests with each Python that is
 	done
 
 .verify-python-%:
-	$(call verify_versions,.venv-python-$*,"$$(.venv-lock/bin/uv python find --no-python-downloads $*)",--constraints requirements/dev.txt --extra tracing)
+	$(call verify_versions,.venv-python-$*,$(FOUND_PYTHON),--constraints requirements/dev.txt)
 
-# $(call verify_versions,VENV,PYTHON,OPTIONS): the lists are written beside the environment.
+# $(call verify_versions,VENV,PYTHON,OPTIONS): OPTIONS are for what the project needs; the tools of the
+# tests are the newest that go with it.
 define verify_versions
 	rm -rf $(1)
 	$(2) -m venv $(1)
-	$(RESOLVE) --python $(1)/bin/python $(3) --output-file $(1)/requirements.txt pyproject.toml
+	$(RESOLVE) --python $(1)/bin/python $(3) --extra tracing --output-file $(1)/project.txt pyproject.toml
+	$(RESOLVE) --python $(1)/bin/python --constraints $(1)/project.txt --extra tracing --group build --group test --output-file $(1)/requirements.txt pyproject.toml
 	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(1)/requirements.txt
 	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --no-index --no-deps --no-build-isolation --editable .
 	$(1)/bin/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) $(VERIFIED) $(ARGS)
 endef
 
-# nsqd 1.2.1 differs from 1.3.0 in few answers (docs/supported-versions.md); their tests say so.
+# Tests that compare the embedded broker with nsqd byte for byte need 1.3.0 and are skipped.
 verify-old-nsqd: setup tools/bin/nsqd-1.2.1/nsqd tools/bin/nsqd-1.2.1/nsqlookupd ## run the tests that need nsqd with nsqd 1.2.1
 	NSQ_GATEWAY_NSQD=1.2.1 $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) -m "nsqd and not java" $(ARGS)
 
@@ -362,7 +366,7 @@ DELTA := delta-spark==4.4.0 deltalake duckdb
 # It reads what the archive has written; Iceberg has nothing for a later Spark (docs/pipeline-iceberg.md).
 ICEBERG := 'pyspark>=4.1,<4.2'
 
-lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=--upgrade)
+lock: .venv-lock/bin/uv ## update the pins in requirements/*.txt from the ranges in pyproject.toml (ARGS=)
 	$(LOCK) $(ARGS) --group dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --output-file requirements/run.txt pyproject.toml
 	$(LOCK) --constraints requirements/dev.txt --no-annotate --group test --output-file requirements/test.txt pyproject.toml

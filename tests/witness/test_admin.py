@@ -22,7 +22,13 @@ from gateway.credentials import Secret
 from tests.support.brokers.auth_server import auth_server
 from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.brokers.killable_broker import free_port
-from tests.support.brokers.nsqd import RealNsqd, RealNsqlookupd, real_nsqd, real_nsqlookupd
+from tests.support.brokers.nsqd import (
+    NSQD_VERSION,
+    RealNsqd,
+    RealNsqlookupd,
+    real_nsqd,
+    real_nsqlookupd,
+)
 from tests.support.brokers.scripted_lookupd import scripted_lookupd, silent
 from tests.support.http.admin_app import IDENTITY, AdminAppOptions, admin_app
 
@@ -371,7 +377,7 @@ async def test_stats_of_two_nodes_are_one_report() -> None:
     assert [first, second] == [node["node"] for node in report["nodes"]]
     assert all(node["memory"]["heap_objects"] for node in report["nodes"])
     assert [first, second] == [node["node"] for node in info["nodes"]]
-    assert ("1.3.0", "OK") == (report["version"], report["health"])
+    assert (NSQD_VERSION, "OK") == (report["version"], report["health"])
     assert [f"node {first}", f"node {second}"] == [
         line for line in text.splitlines() if line.startswith("node ")
     ]

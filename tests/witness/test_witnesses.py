@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.brokers.auth_server import AuthRequest, Grant, auth_server
-from tests.support.brokers.nsqd import real_nsqd, real_nsqlookupd
+from tests.support.brokers.nsqd import NSQD_VERSION, real_nsqd, real_nsqlookupd
 from tests.support.brokers.restartable_nsqd import restartable_nsqd
 from tests.support.brokers.toxiproxy import FaultyNetwork, toxiproxy
 from tests.support.brokers.v2_peer import OK, V2Peer, body_and_attempts, identify, publish, v2_peer
@@ -65,11 +65,11 @@ def test_a_test_without_the_marker_needs_no_witness() -> None:
 
 @pytest.mark.nsqd
 async def test_the_real_nsqd_answers_until_the_block_ends() -> None:
-    """real_nsqd gives an nsqd 1.3.0 that answers on HTTP, and ends it at the end of the block."""
+    """real_nsqd gives an nsqd that answers on HTTP, and ends it at the end of the block."""
     async with httpx.AsyncClient() as http, real_nsqd() as nsqd:
         info = (await http.get(f"http://{nsqd.http_address}/info")).json()
 
-    assert ("1.3.0", 0) == (info["version"], nsqd.process.returncode)
+    assert (NSQD_VERSION, 0) == (info["version"], nsqd.process.returncode)
 
 
 @pytest.mark.nsqd

@@ -1,5 +1,7 @@
 """
-The real nsqd and nsqlookupd 1.3.0 as processes on free ports of 127.0.0.1.
+The real nsqd and nsqlookupd as processes on free ports of 127.0.0.1.
+
+They are version 1.3.0, or the one in NSQ_GATEWAY_NSQD (`make verify-old-nsqd`).
 
 They log the ports that they got, so there are no guessed ports and no fixed waits.
 """
@@ -18,9 +20,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.support.project import ROOT
 
-_BUILT_BY_MAKE = ROOT / "tools" / "bin"
+CURRENT_VERSION = "1.3.0"
+NSQD_VERSION = os.environ.get("NSQ_GATEWAY_NSQD") or CURRENT_VERSION
+"""Version of the nsqd and nsqlookupd that tests use."""
+is_older_nsqd = NSQD_VERSION != CURRENT_VERSION
+
+_TOOLS = ROOT / "tools" / "bin"
+_BUILT_BY_MAKE = _TOOLS / f"nsqd-{NSQD_VERSION}" if is_older_nsqd else _TOOLS
+
+compares_with_current_nsqd = pytest.mark.skipif(
+    is_older_nsqd, reason=f"the embedded broker behaves as nsqd {CURRENT_VERSION}"
+)
+"""Marks tests that compare the bytes of nsqd with ours."""
 
 _LOG_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 60.0

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.broker.broker import Broker, BrokerOptions
-from tests.support.brokers.nsqd import RealNsqd, real_nsqd
+from tests.support.brokers.nsqd import RealNsqd, compares_with_current_nsqd, real_nsqd
 from tests.support.brokers.v2_peer import (
     MESSAGE,
     Frame,
@@ -26,7 +26,11 @@ from tests.support.brokers.v2_peer import (
 from tests.support.http.raw_http import RawAnswer, exchange
 from tests.support.websocket.raw_socket import raw_socket
 
-pytestmark = [pytest.mark.nsqd, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    compares_with_current_nsqd,
+    pytest.mark.nsqd,
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 NOT_THERE = b"0123456789abcdef"
 

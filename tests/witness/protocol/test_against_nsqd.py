@@ -19,10 +19,14 @@ from gateway.protocol.identify import (
 )
 from gateway.protocol.states import State
 from gateway.protocol.wire import MAGIC, Limits
-from tests.support.brokers.nsqd import RealNsqd, real_nsqd
+from tests.support.brokers.nsqd import RealNsqd, compares_with_current_nsqd, real_nsqd
 from tests.support.brokers.nsqd_errors import NSQD_ERRORS, OFFER_REFUSALS
 
-pytestmark = [pytest.mark.nsqd, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    compares_with_current_nsqd,
+    pytest.mark.nsqd,
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 _WAIT_S = 60.0
 
