@@ -59,17 +59,17 @@ TEST_LIMIT_S ?= 600
 # Tests in tiers (CONTRIBUTING.md). `make test` needs no Spark, no browser and no checker of the chart;
 # nsqd only where Go is there to build it. CI=true makes a test fail whose witness is missing.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S)
-QUICK_WITNESSES := tools/bin/nsqd tools/bin/nsqlookupd tools/bin/toxiproxy-server
-LATER_TIERS := tests/browser tests/spark tests/chart verification
+QUICK_WITNESSES := tools/bin/nsqd tools/bin/nsqlookupd
+LATER_TIERS := tests/witness tests/browser tests/spark tests/chart verification
 
 unit: $(VENV)/.test ## run the tests that need no other process (ARGS="-k words")
 	$(PYTEST) -m "not nsqd" tests/unit $(ARGS)
 
 test: $(VENV)/.test offer-nsqd ## run the tests of a change: in process, through sockets, and beside nsqd where Go can build it
-	$(PYTEST) tests/unit tests/e2e tests/witness $(ARGS)
+	$(PYTEST) --witnesses nsqd tests/unit tests/e2e tests/witness $(ARGS)
 
 verify: setup .venv-docs offer-witnesses spark-classes ## run all other tests: nsqd, browsers, Spark, chart, packages, documents, histories
-	$(PYTEST) --brokers nsqd --durations 20 tests/e2e $(LATER_TIERS) $(ARGS)
+	$(PYTEST) --brokers nsqd --witnesses others --durations 20 tests/e2e $(LATER_TIERS) $(ARGS)
 
 COVERED ?= 95
 

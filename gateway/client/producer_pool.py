@@ -286,7 +286,7 @@ class ProducerConnection:
         if frame.code not in NOT_STORED_CODES and self.node.should_log_refusal(
             frame.code, self._loop.time()
         ):
-            logger.warning(
+            logger.info(
                 "nsqd refused a publish",
                 nsqd=self.node.address,
                 code=frame.code,

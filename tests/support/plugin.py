@@ -59,30 +59,38 @@ def _logging_is_restored() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that chooses the broker of `tests/e2e`."""
+    """Add the options with which `make test` and `make verify` share two tiers."""
     parser.addoption(
         "--brokers",
         choices=("embedded", "nsqd", "all"),
         default="embedded",
         help="the brokers that tests/e2e runs with (default: embedded)",
     )
+    parser.addoption(
+        "--witnesses",
+        choices=("nsqd", "others", "all"),
+        default="all",
+        help="the tests of tests/witness: those that need nsqd only, the others, or all (default)",
+    )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the chosen brokers, and start the groups first: they take longest."""
-    brokers = config.getoption("--brokers")
-    unwanted = [item for item in items if not _is_wanted(item, brokers)]
-    config.hook.pytest_deselected(items=unwanted)
-    dropped = set(unwanted)
-    items[:] = [item for item in items if item not in dropped]
+    brokers, witnesses = config.getoption("--brokers"), config.getoption("--witnesses")
+    unwanted = {item for item in items if not _is_wanted(item, brokers, witnesses)}
+    config.hook.pytest_deselected(items=list(unwanted))
+    items[:] = [item for item in items if item not in unwanted]
     items.sort(key=lambda item: not group_of(item.nodeid.partition("::")[0]))
 
 
-def _is_wanted(item: pytest.Item, brokers: str) -> bool:
-    if brokers == "all" or not item.nodeid.startswith("tests/e2e/"):
-        return True
-    return (item.get_closest_marker("nsqd") is not None) == (brokers == "nsqd")
+def _is_wanted(item: pytest.Item, brokers: str, witnesses: str) -> bool:
+    needed = {witness.name for witness in WITNESSES} & {mark.name for mark in item.iter_markers()}
+    if item.nodeid.startswith("tests/e2e/") and brokers != "all":
+        return ("nsqd" in needed) == (brokers == "nsqd")
+    if item.nodeid.startswith("tests/witness/") and witnesses != "all":
+        return (needed <= {"nsqd"}) == (witnesses == "nsqd")
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -22,7 +22,7 @@ async def outcomes(program: str, address: str) -> list[list[str]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        f"tests.support.{program}",
+        f"tests.support.http.{program}",
         address,
         cwd=ROOT,
         # A proxy in the environment is not meant for loopback.
