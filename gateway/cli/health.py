@@ -65,18 +65,25 @@ def _get(host: str, port: int, path: str, timeout_s: float) -> tuple[int, bytes]
     """Send a GET request; return the status and the first bytes of the body."""
     connection = HTTPConnection(host, port, timeout=timeout_s)
     is_late = threading.Event()
+    opened: socket.socket | None = None
 
     def abort() -> None:
         is_late.set()
-        if connection.sock is not None:
+        if opened is not None:
             with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
 
     # The timeout of a socket is for each read: a server that sends single bytes never exceeds it.
     timer = threading.Timer(timeout_s, abort)
     timer.daemon = True
     timer.start()
     try:
+        connection.connect()
+        # Kept here: after the head of a response that ends with the connection, http.client sets
+        # `connection.sock` to None, while the response still reads from this socket.
+        opened = connection.sock
+        if is_late.is_set():
+            raise TimeoutError
         # `TrustedHosts` accepts this name on every port, whatever --management-allow-host is.
         headers = {"Host": "localhost", "Connection": "close"}
         connection.request("GET", path, headers=headers)
