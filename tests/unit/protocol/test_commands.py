@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import LocalProtocolError
+from gateway.protocol import commands
 from gateway.protocol.commands import (
     Auth,
     Command,
@@ -78,3 +79,13 @@ def test_no_line_break_in_a_name_reaches_the_wire(command: Command) -> None:
     """It would be a second command."""
     with pytest.raises(LocalProtocolError, match="line break"):
         command.encode()
+
+
+def test_the_cache_of_packed_sizes_is_bounded() -> None:
+    """Sizes beyond its limit are packed, too, but not cached."""
+    sizes = commands._PackedSizes()
+
+    packed = [sizes[size_bytes] for size_bytes in range(5_000)]
+
+    assert [size_bytes.to_bytes(4, "big") for size_bytes in range(5_000)] == packed
+    assert 4_096 == len(sizes)

@@ -474,6 +474,17 @@ def test_data_after_the_end_of_deflate_is_a_violation(cut: Cut) -> None:
     )
 
 
+@pytest.mark.parametrize("cut_bytes", range(8))
+def test_deflate_is_decoded_to_the_end_of_a_full_piece(cut_bytes: int) -> None:
+    """zlib may hold more output after it has consumed all input; it needs no further input."""
+    stream = DeflateCodec(6).encode(b"\0" * (MAX_PIECE_BYTES + 7))
+    stream = stream[: len(stream) - cut_bytes]
+
+    received = b"".join(DeflateCodec(6).decode(stream))
+
+    assert len(inflated(stream)) == len(received)
+
+
 @pytest.mark.parametrize("text", [FIN, b"", b"ab" * 5_000])
 def test_cut_deflate_waits(text: bytes) -> None:
     """A stream may be cut anywhere: what is missing is no violation."""

@@ -21,6 +21,7 @@ from gateway.protocol.frames import (
     Message,
     encode_messages,
 )
+from gateway.protocol.wire import Limits
 from tests.support.brokers.connected_pair import (
     CountedBytes,
     CountingBuffer,
@@ -166,6 +167,39 @@ def test_a_large_mpub_is_refused_at_its_first_bad_message(at: int) -> None:
 
     description = f"MPUB invalid message({at}) body size 0"
     assert [ErrorFrame("E_BAD_MESSAGE", description).encode()] == plain(received)
+
+
+def mpub_that_understates_its_size(last_size: int, *, at: int, count: int) -> bytes:
+    """Return an MPUB of messages of 1 byte and, as the last one, message *at* of *last_size*."""
+    head = b"MPUB t\n\x00\x00\x00\x08" + count.to_bytes(4, "big")
+    return head + b"\x00\x00\x00\x01x" * at + last_size.to_bytes(4, "big") + b"x" * last_size
+
+
+@pytest.mark.parametrize("at", [0, STEP_MESSAGES, 2 * STEP_MESSAGES + 6])
+def test_the_real_bytes_of_a_large_mpub_are_limited(at: int) -> None:
+    """nsqd checks only the announced size, which would allow any amount of memory."""
+    count = 2 * STEP_MESSAGES + 7
+    limits = Limits(max_body_size_bytes=4 + 5 * count)
+    too_big = 5 * (count - at) - 4 + 1
+
+    received = feed(
+        opened_broker(limits), [mpub_that_understates_its_size(too_big, at=at, count=count)]
+    )
+
+    description = f"MPUB body too big {5 + 5 * count} > {4 + 5 * count}"
+    assert [ErrorFrame("E_BAD_BODY", description).encode()] == plain(received)
+
+
+def test_a_large_mpub_may_have_exactly_the_limit() -> None:
+    """The count is a part of the body."""
+    count = 2 * STEP_MESSAGES + 7
+    limits = Limits(max_body_size_bytes=4 + 5 * count)
+
+    received = feed(
+        opened_broker(limits), [mpub_that_understates_its_size(1, at=count - 1, count=count)]
+    )
+
+    assert [MultiPublish("t", [b"x"] * count)] == plain(received)
 
 
 @pytest.mark.parametrize(

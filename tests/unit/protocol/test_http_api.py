@@ -278,6 +278,26 @@ def test_the_first_limit_exceeded_determines_the_token(body: bytes, token: str) 
     assert token == refused(lambda: split_lines(body, SMALL))
 
 
+def test_lines_are_packed_up_to_the_size_of_an_mpub() -> None:
+    """The count takes 4 bytes and each message 4 more: of 40 bytes, 24 remain for 3 messages."""
+    body = b"12345678\n" * 3
+
+    assert [b"12345678"] * 3 == finish(pack_lines(body, SMALL))
+    assert "BODY_TOO_BIG" == refused(lambda: finish(pack_lines(body[:-1] + b"9\n", SMALL)))
+
+
+@pytest.mark.parametrize(
+    "lines", [[b"a"], [b"a"] * 3, [b""] * 9, [b"x" * 30_000] * 3, [b"ab"] * 70_000]
+)
+def test_a_line_too_long_is_named_by_its_number(lines: list[bytes]) -> None:
+    """Empty lines count, and lines in earlier pieces of 64 KiB."""
+    limits = Limits(max_msg_size_bytes=40_000)
+    body = b"\n".join([*lines, b"y" * 40_001, b"z"])
+
+    with pytest.raises(InvalidRequest, match=f"^.*line {len(lines) + 1} has 40001 bytes"):
+        split_lines(body, limits)
+
+
 @pytest.mark.parametrize(
     "body,expected",
     [
@@ -400,6 +420,7 @@ def test_no_body_makes_the_readers_fail(body: bytes) -> None:
 def test_an_unknown_token_has_status_400() -> None:
     """A known token has its status, every other one 400."""
     assert 413 == status_of("MSG_TOO_BIG")
+    assert 413 == status_of("BAD_MESSAGE")
     assert 400 == status_of("E_INVALID")
 
 
