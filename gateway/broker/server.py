@@ -124,7 +124,8 @@ class ClientConnection(asyncio.Protocol):
         """
         Generator: execute the rest of a read, a step per `next()`; then resume reading the socket.
 
-        A client that has disconnected gets no response, but its MPUB is stored to the end.
+        An MPUB that is being stored is stored to the end, even if its client has disconnected. The
+        commands behind a response that cannot be sent are dropped, as by nsqd.
         """
         try:
             while self._protocol.is_paused:
@@ -409,7 +410,9 @@ class Server:
 
     def register(self, connection: ClientConnection, remote_address: str) -> Client | None:
         """Return a new client for *connection*; None if the server is full or has stopped."""
-        if self._is_stopped or len(self._connections) >= self._max_connections:
+        if self._is_stopped:
+            return None
+        if len(self._connections) >= self._max_connections:
             _log.warning(
                 "client refused: connection limit reached",
                 address=remote_address,

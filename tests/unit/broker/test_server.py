@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from gateway.broker.broker import Broker, BrokerOptions
 from gateway.broker.channel import Channel
-from gateway.broker.server import Server
+from gateway.broker.server import ClientConnection, Server
 from gateway.broker.topics import TopicRegistry
 from gateway.protocol.wire import Limits
 from tests.support.brokers.broker_core import consumer, context
@@ -157,6 +159,25 @@ async def test_a_stopped_broker_has_closed_its_clients() -> None:
         await broker.stop()
 
         assert [] == await peer.frames_to_end()
+
+
+async def test_only_a_full_server_logs_its_connection_limit() -> None:
+    """A connection that arrives while the server stops is refused without a warning."""
+    server = Server(TopicRegistry(context()), max_connections=0)
+
+    with capture_logs() as while_full:
+        assert server.register(ClientConnection(server), "127.0.0.1:1") is None
+    await server.stop()
+    with capture_logs() as while_stopped:
+        assert server.register(ClientConnection(server), "127.0.0.1:1") is None
+
+    event = {
+        "event": "client refused: connection limit reached",
+        "log_level": "warning",
+        "address": "127.0.0.1:1",
+        "limit": 0,
+    }
+    assert ([event], []) == (while_full, while_stopped)
 
 
 async def test_a_client_that_reads_nothing_does_not_hold_up_the_stop() -> None:

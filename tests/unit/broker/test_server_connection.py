@@ -655,6 +655,19 @@ async def test_nothing_is_read_while_a_large_mpub_is_stored(scene: Scene) -> Non
     assert [ok, ok] == transport.written
 
 
+async def test_commands_behind_a_response_that_cannot_be_sent_are_dropped(scene: Scene) -> None:
+    """As by nsqd, also if they were whole when the client disconnected."""
+    connection, transport = scene
+    topics = connection._server.registry.topics
+    connection.data_received(b"  V2" + LARGE + publish(b"t", b"x") + LARGE)
+    await until(lambda: "t" in topics)
+
+    transport.close()
+    await until(lambda: not connection._server._pending_steps)
+
+    assert 3 * STEP_MESSAGES == topics["t"].message_count
+
+
 async def test_a_client_does_not_time_out_while_its_large_mpub_is_stored(scene: Scene) -> None:
     """Its answers to heartbeats cannot be read, and its time starts anew when they can."""
     connection, transport = scene
