@@ -228,7 +228,25 @@ class ProducerConnection:
             self._written_at = self._loop.time()
             self._clock_at_write = time.perf_counter()
             self._is_shared = len(batch.publishes) > 1
-            broker.send_request(batch.command(), self._on_reply)
+            try:
+                broker.send_request(batch.command(), self._on_reply)
+            except Exception as error:
+                # A bug. Without an answer to the batch, nothing would be written any more.
+                logger.exception("publish not encoded", nsqd=self.node.address, topic=batch.topic)
+                self._on_not_encoded(batch, error)
+
+    def _on_not_encoded(self, batch: Batch, error: Exception) -> None:
+        """Fail *batch*, of which nothing was written, and go on with the next one."""
+        self._in_flight = None
+        if self._queue and not self._is_flush_scheduled:
+            # Not at once: each of many batches might fail, and this would recurse.
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        if not self._has_work_for(batch.topic):
+            self._pool.release_topic(batch.topic, self)
+        text = f"unexpected {type(error).__name__} while encoding, which is in the log"
+        text = f"{text}; the message was not published"
+        self._answer(batch.publishes, batch.size_bytes, PublishError(text))
 
     def _on_reply(self, reply: Reply) -> None:
         batch, self._in_flight = self._in_flight, None

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.client.connection import ConnectionOptions
 from gateway.client.producer import Producer, ProducerOptions
 from gateway.credentials import Secret
-from gateway.errors import NoBroker, OutcomeUnknown
+from gateway.errors import NoBroker, OutcomeUnknown, PublishError
 from gateway.protocol.commands import Identify, MultiPublish, Publish
 from gateway.protocol.frames import OK, ErrorFrame, Response
 from gateway.protocol.identify import IdentifyResponse
@@ -374,6 +375,34 @@ async def test_an_answer_that_is_not_ok_is_no_ok(broker: ScriptedBroker) -> None
             await publisher.publish("t", b"1")
 
         await peer.gone()
+
+
+async def test_a_batch_that_cannot_be_encoded_fails_alone(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other batches are written by the same connection, and the error is logged."""
+    encode = Publish.encode
+
+    def fail(command: Publish) -> bytes:
+        if command.body == b"bad":
+            raise ValueError
+        return encode(command)
+
+    monkeypatch.setattr(Publish, "encode", fail)
+    with capture_logs() as lines:
+        async with running_producer(broker) as publisher:
+            first = start_publishes(publisher, b"bad", topic="a")
+            others = start_publishes(publisher, b"bad", topic="b")
+            others += start_publishes(publisher, b"good", topic="c")
+            failed, *rest = await outcomes(*first, *others)
+            await publisher.publish("a", b"good")
+            held_bytes = publisher._held_bytes
+
+    assert PublishError is type(failed)
+    assert "unexpected ValueError while encoding" in str(failed)
+    assert [PublishError, type(None)] == [type(outcome) for outcome in rest]
+    assert (1, 0) == (len(broker.peers), held_bytes)
+    assert 2 == [line["event"] for line in lines].count("publish not encoded")
 
 
 async def test_an_error_that_is_of_no_publish_says_nothing_of_it(broker: ScriptedBroker) -> None:
