@@ -56,7 +56,7 @@ class ChannelMonitorOptions:
     """
     Time limit of `ChannelMonitor.is_gone`; after it the channel counts as not deleted.
 
-    Also the time limit of the request of each poll for pauses; after it the poll is skipped.
+    Also the time limit of each nsqd's answer to a poll for pauses; the others' answers count.
     """
     poll_interval_s: float = 5.0
     """Interval between polls for pauses, while any channel is watched."""
@@ -218,7 +218,8 @@ class ChannelMonitor:
     async def _poll_pauses(self) -> None:
         topics = {topic for topic, _ in self._watched}
         request = stats_request(next(iter(topics))) if len(topics) == 1 else stats_request()
-        with suppress(NoNsqdHttpAddress, LimitReached, TimeoutError):
+        with suppress(NoNsqdHttpAddress, LimitReached):
+            # An nsqd that hangs must not hide the pauses at others, so the limit is for each.
             # No limit for `_update`: with many channels it takes long, and it must come to its end.
             await self._nsqd_http.request_and_read(
                 request, self._update, timeout_s=self._options.timeout_s

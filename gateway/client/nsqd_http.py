@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -126,8 +126,8 @@ class NsqdHttp:
         """
         Send *request* as `request` does; return what the generator *read* makes of the answers.
 
-        *timeout_s* limits the time until all answers are there, and not *read*, whose time grows
-        with the answers; None: only the limits of `NsqdHttpOptions` apply.
+        *timeout_s* replaces `NsqdHttpOptions.timeout_s`. It does not limit *read*, whose time grows
+        with the answers.
 
         Each of its steps, from yield to yield, runs in a turn of the event loop of its own. The
         request counts against `max_requests` until *read* has finished, which limits the
@@ -136,15 +136,11 @@ class NsqdHttp:
         Raises:
             NoNsqdHttpAddress: No nsqd is known.
             LimitReached: Too many requests, and none of them ended in time.
-            TimeoutError: Some answers were missing after *timeout_s*.
             Exception: What *read* raises.
         """
         known = self._known(nodes)
-        async with AsyncExitStack() as slot:
-            async with asyncio.timeout(timeout_s):
-                await slot.enter_async_context(self._slot())
-                answers = await self._request_all(known, [request])
-            return await run_in_steps(read(answers))
+        async with self._slot(timeout_s):
+            return await run_in_steps(read(await self._request_all(known, [request], timeout_s)))
 
     def _known(self, nodes: Sequence[str] | None) -> Sequence[str]:
         """Return *nodes*, or all known nsqds for None; raise NoNsqdHttpAddress if there is none."""
@@ -154,19 +150,22 @@ class NsqdHttp:
         return nodes
 
     async def _request_all(
-        self, nodes: Sequence[str], requests: Sequence[NodeRequest]
+        self,
+        nodes: Sequence[str],
+        requests: Sequence[NodeRequest],
+        timeout_s: float | None = None,
     ) -> list[NodeAnswer]:
         # One for all nodes: their answers are in memory at the same time.
         budget = ByteBudget(self._options.max_answers_bytes)
         return await asyncio.gather(
-            *(self._request_in_order(node, requests, budget) for node in nodes)
+            *(self._request_in_order(node, requests, budget, timeout_s) for node in nodes)
         )
 
     @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        """Context manager: hold one of `max_requests`; raise LimitReached after `timeout_s`."""
+    async def _slot(self, timeout_s: float | None = None) -> AsyncIterator[None]:
+        """Context manager: hold one of `max_requests`; raise LimitReached after *timeout_s*."""
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._options.timeout_s if timeout_s is None else timeout_s):
                 await self._requests.acquire()
         except TimeoutError:
             limit = self._options.max_requests
@@ -179,18 +178,24 @@ class NsqdHttp:
             self._requests.release()
 
     async def _request_in_order(
-        self, node: str, requests: Sequence[NodeRequest], budget: ByteBudget
+        self,
+        node: str,
+        requests: Sequence[NodeRequest],
+        budget: ByteBudget,
+        timeout_s: float | None,
     ) -> NodeAnswer:
         answer: NodeAnswer = NodeUnreachable(node=node, reason="no request was sent")
         for request in requests:
-            answer = await self._request(node, request, budget)
+            answer = await self._request(node, request, budget, timeout_s)
             # The next request builds on this one: a channel is created after its topic.
             if not is_ok(answer):
                 break
         return answer
 
-    async def _request(self, node: str, request: NodeRequest, budget: ByteBudget) -> NodeAnswer:
-        timeout_s = self._options.timeout_s
+    async def _request(
+        self, node: str, request: NodeRequest, budget: ByteBudget, timeout_s: float | None
+    ) -> NodeAnswer:
+        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
         try:
             # One limit, the wait for a connection included: the HTTP client itself has none.
             async with asyncio.timeout(timeout_s), self._connections:

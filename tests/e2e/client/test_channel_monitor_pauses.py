@@ -19,12 +19,12 @@ from gateway.client.nsqd_answers import (
     is_ok,
     parse_pauses,
 )
-from gateway.client.nsqd_http import NsqdHttp
+from gateway.client.nsqd_http import NsqdHttp, NsqdHttpOptions
 from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.brokers.killable_broker import free_port
 from tests.support.brokers.nsqd import real_nsqd
-from tests.support.brokers.scripted_lookupd import respond, scripted_lookupd
-from tests.support.manual_clock import ManualClock, run_on, turn
+from tests.support.brokers.scripted_lookupd import respond, scripted_lookupd, silent
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 
 ALONE = Discovery(())
 POLL_S = 0.05
@@ -59,6 +59,11 @@ class Cluster:
         question = NodeRequest(method="POST", path=path, query=query)
         for answer in await self._nodes.request(question, nodes=nodes or None):
             assert is_ok(answer), answer
+
+    @property
+    def open_requests(self) -> int:
+        """Number of brokers that have not answered."""
+        return NsqdHttpOptions().max_connections - self._nodes._connections._value
 
     async def make_channel(self, *nodes: str) -> None:
         """Create channel c of topic t."""
@@ -139,6 +144,27 @@ async def test_pauses_that_take_longer_to_read_than_the_limit_of_a_poll_are_told
         await has_begun.wait()
         await clock.advance(ChannelMonitorOptions().timeout_s + 1.0)
         may_end.set()
+        await turn(20)
+        is_told = not watcher.told.empty()
+        run_on()
+
+    assert is_told
+
+
+async def test_an_nsqd_that_hangs_does_not_hide_the_pauses_at_another() -> None:
+    """The time limit of a poll is for each nsqd."""
+    clock = ManualClock()
+    async with (
+        scripted_lookupd() as node,
+        scripted_lookupd() as hung,
+        cluster(node.address, hung.address) as it,
+    ):
+        node.rule, hung.rule = respond(200, PAUSED % b'{"channel_name":"c"}'), silent
+        watcher = Watcher()
+        it.monitor.watch("t", "c", watcher)
+        await hung.question()
+        await until(lambda: it.open_requests == 1)
+        await clock.advance(ChannelMonitorOptions().timeout_s)
         await turn(20)
         is_told = not watcher.told.empty()
         run_on()

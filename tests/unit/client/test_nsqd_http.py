@@ -23,7 +23,7 @@ from tests.support.brokers.scripted_lookupd import (
     send_raw,
     silent,
 )
-from tests.support.manual_clock import ManualClock, run_on, until
+from tests.support.manual_clock import ManualClock, run_on, turn, until
 
 INFO = NodeRequest(method="GET", path="/info")
 ALONE = Discovery(())
@@ -264,27 +264,50 @@ async def test_a_time_limit_of_a_request_does_not_hold_for_the_reading() -> None
         run_on()
 
 
-async def test_a_time_limit_of_a_request_holds_for_the_answers_and_the_wait_for_a_slot() -> None:
-    """It is shorter than the limits of the options."""
+async def test_a_time_limit_of_a_request_holds_for_each_node() -> None:
+    """It is shorter than the limit of the options; the answers of other nodes are there."""
+    clock = ManualClock()
+
+    def read(answers: Sequence[NodeAnswer]) -> Generator[None, None, list[NodeAnswer]]:
+        yield
+        return list(answers)
+
+    async with nodes(2) as (slow, quick), asking(slow.address, quick.address) as nsqds:
+        slow.rule, quick.rule = silent, respond(200, b"yes")
+        nodes_in_order = [slow.address, quick.address]
+        task = asyncio.ensure_future(
+            nsqds.request_and_read(INFO, read, nodes=nodes_in_order, timeout_s=2.0)
+        )
+        await slow.question()
+        await until(lambda: nsqds._connections._value == 31)
+        await clock.advance(2.0)
+        missing, there = await task
+        run_on()
+
+    assert NodeUnreachable(node=slow.address, reason="no complete answer within 2 s") == missing
+    assert isinstance(there, NodeResponse)
+
+
+async def test_a_time_limit_of_a_request_holds_for_the_wait_for_a_slot() -> None:
+    """It is shorter than the limit of the options."""
     clock = ManualClock()
     async with (
         nodes(1) as (node,),
         asking(node.address, options=NsqdHttpOptions(max_requests=1)) as nsqds,
     ):
         node.rule = silent
-        tasks = [
-            asyncio.ensure_future(nsqds.request_and_read(INFO, never_read, timeout_s=2.0))
-            for _ in range(2)
-        ]
+        first = asyncio.ensure_future(nsqds.request(INFO))
         await node.question()
+        second = asyncio.ensure_future(nsqds.request_and_read(INFO, never_read, timeout_s=2.0))
+        await turn(2)
         await clock.advance(2.0)
-        errors = await asyncio.gather(*tasks, return_exceptions=True)
-        node.rule = respond(200, b"yes")
-        again = await nsqds.request(INFO)
+        with pytest.raises(LimitReached, match="1 requests to nsqd are pending"):
+            await second
+        await clock.advance(3.0)
+        answers = await first
         run_on()
 
-    assert [TimeoutError, TimeoutError] == [type(error) for error in errors]
-    assert [True] == [isinstance(answer, NodeResponse) for answer in again]
+    assert [NodeUnreachable] == [type(answer) for answer in answers]
 
 
 def never_read(answers: Sequence[NodeAnswer]) -> Generator[None, None, None]:
