@@ -232,7 +232,10 @@ def too_many_items(line: str, limit: int) -> InvalidCommand:
         cmd, ref = decode_scalar(head.cmd), decode_scalar(head.ref)
     except (msgspec.DecodeError, RecursionError):
         cmd, ref = find_cmd_and_ref(line[:_SEARCHED_CHARS])
-    problem = f"the command has over {limit} ids, bodies or members; name fewer at a time"
+    problem = (
+        f"the command has over {limit} ids, bodies or members; allowed: up to {limit}, "
+        "send the others in further commands"
+    )
     shown = cmd[:_SHOWN_CMD] if isinstance(cmd, str) else None
     # The code of an MPUB with too many bodies, as `Publishing` has it.
     code = "E_BAD_BODY" if cmd == "MPUB" else "E_INVALID"

@@ -565,7 +565,8 @@ class CommandRunner:
             limit = self._options.command_rate_limit
             text = (
                 f"the waiting commands take {debt_s:.1f} s at {limit} commands per second; the "
-                f"limit is {MAX_DEBT_S:g} s: send fewer at a time"
+                f"limit is {MAX_DEBT_S:g} s: send at most {limit * MAX_DEBT_S:.0f} commands before "
+                "their responses"
             )
             self._outbox.add_answer(ErrorOut(None, None, "E_INVALID", text, retryable=False))
             self.close_reason = CloseReason.TOO_FAST

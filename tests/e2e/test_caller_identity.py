@@ -30,7 +30,7 @@ async def test_sockets_behind_a_trusted_proxy_are_counted_for_their_callers() ->
 
     assert ["SUB", "SUB"] == told
     assert (503, "FULL") == (status, body["message"])
-    assert "203.0.113.1 has 1 open sockets" in body["detail"]
+    assert "203.0.113.1 has 1 open socket," in body["detail"]
     assert 'nsq_gateway_sockets_refused_total{reason="address_full"} 1.0' in metrics
     assert 'nsq_gateway_rate_limited_total{scope="socket"} 1.0' in metrics
 
@@ -43,7 +43,7 @@ async def test_forwarded_headers_of_untrusted_clients_are_ignored() -> None:
             await socket.receive()
             status, body = await refused_upgrade(url, headers={"X-Forwarded-For": "203.0.113.2"})
 
-    assert (503, True) == (status, "127.0.0.1 has 1 open sockets" in body["detail"])
+    assert (503, True) == (status, "127.0.0.1 has 1 open socket," in body["detail"])
 
 
 async def test_a_page_without_tls_is_another_origin_behind_a_tls_proxy() -> None:

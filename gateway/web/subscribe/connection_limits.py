@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway.credentials import Secret
 from gateway.errors import LimitReached
+from gateway.terminal import pluralize
 from gateway.web.rate_limit import address_key
 
 
@@ -29,9 +30,9 @@ class UnauthenticatedLimit:
     def acquire(self, socket: Hashable) -> None:
         """Count *socket* until `release`; raises LimitReached if *size* sockets wait already."""
         if len(self._waiting) >= self._size:
-            raise LimitReached(
-                f"{len(self._waiting)} sockets wait for AUTH, which is the limit; try again later"
-            )
+            waiting = pluralize(len(self._waiting), "socket")
+            waiting += " waits" if len(self._waiting) == 1 else " wait"
+            raise LimitReached(f"{waiting} for AUTH, which is the limit; try again later")
         self._waiting.add(socket)
 
     def release(self, socket: Hashable) -> None:
@@ -67,13 +68,14 @@ class ConnectionLimits:
         """Raise LimitReached if there is no room for a socket from *host* with *secret*."""
         if self._taken >= self._limit:
             raise LimitReached(
-                f"this gateway has reached its limit of {self._limit} sockets; try again later"
+                f"this gateway has reached its limit of {pluralize(self._limit, 'socket')}; "
+                "try again later"
             )
         address = address_key(host)
         if self._addresses.is_taken(address):
             raise LimitReached(
-                f"{address} has {self._addresses.limit} open sockets, which is the limit for "
-                "one address; close one",
+                f"{address} has {pluralize(self._addresses.limit, 'open socket')}, which is the "
+                "limit for one address; close one",
                 "address_full",
             )
         if secret is not None:
@@ -107,8 +109,8 @@ class ConnectionLimits:
     def _check_secret(self, secret: Secret) -> None:
         if self._secrets.is_taken(secret):
             raise LimitReached(
-                f"this secret has {self._secrets.limit} open sockets, which is the limit for "
-                "one secret; close one",
+                f"this secret has {pluralize(self._secrets.limit, 'open socket')}, which is the "
+                "limit for one secret; close one",
                 "secret_full",
             )
 

@@ -287,7 +287,10 @@ def test_too_much_at_once_ends_the_socket() -> None:
     assert ([], [CloseSocket(CloseReason.TOO_FAST)]) == (borne, ended)
     error = read(too_much, 0.0)[-1]
     assert (None, "E_INVALID") == (error["ref"], error["code"])
-    assert "at 100 commands per second; the limit is 5 s" in error["message"]
+    assert (
+        "at 100 commands per second; the limit is 5 s: send at most 500 commands"
+        in error["message"]
+    )
 
 
 def test_one_command_can_be_too_much() -> None:

@@ -144,7 +144,8 @@ def test_a_frame_of_very_many_strings_is_refused_before_a_list_is_made(
 
     (error,) = read(session, 0.0)
     assert ([], verb, 7, code) == (actions, error["cmd"], error["ref"], error["code"])
-    assert "over 32768 ids, bodies or members" in error["message"]
+    text = "the command has over 32768 ids, bodies or members; allowed: up to 32768, send the"
+    assert text in error["message"]
     assert peak_bytes < 65_536
 
 

@@ -37,7 +37,7 @@ def test_to_ask_for_room_takes_none() -> None:
     seats.check("192.0.2.1")
     seats.acquire("192.0.2.1")
 
-    with pytest.raises(LimitReached, match="has reached its limit of 1 sockets"):
+    with pytest.raises(LimitReached, match="has reached its limit of 1 socket;"):
         seats.check("192.0.2.2")
     assert 1 == len(seats)
 
@@ -60,7 +60,7 @@ def test_a_network_of_ipv6_is_one_address() -> None:
     seats.acquire("2001:db8::1")
     seats.acquire("2001:db8:0:1::1")
 
-    with pytest.raises(LimitReached, match="2001:db8::/64"):
+    with pytest.raises(LimitReached, match="2001:db8::/64 has 1 open socket, which"):
         seats.acquire("2001:db8::2")
 
 
@@ -74,6 +74,15 @@ def test_without_a_limit_an_address_may_have_all() -> None:
 
 
 ALICE, BOB = Secret(b"alice"), Secret(b"bob")
+
+
+def test_a_limit_of_one_is_in_the_singular() -> None:
+    """For a secret as for an address."""
+    seats = ConnectionLimits(10, limit_per_secret=1)
+    seats.acquire("192.0.2.1", ALICE)
+
+    with pytest.raises(LimitReached, match="this secret has 1 open socket, which is the limit"):
+        seats.acquire("192.0.2.1", ALICE)
 
 
 def test_one_too_many_with_a_secret_is_refused() -> None:

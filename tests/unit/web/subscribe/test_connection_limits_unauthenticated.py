@@ -8,14 +8,15 @@ from gateway.errors import LimitReached
 from gateway.web.subscribe.connection_limits import UnauthenticatedLimit
 
 
-def test_one_too_many_is_refused() -> None:
+@pytest.mark.parametrize("limit,text", [(1, "^1 socket waits"), (2, "^2 sockets wait")])
+def test_one_too_many_is_refused(limit: int, text: str) -> None:
     """The text says how many there are."""
-    room = UnauthenticatedLimit(2)
-    room.acquire("a")
-    room.acquire("b")
+    room = UnauthenticatedLimit(limit)
+    for number in range(limit):
+        room.acquire(number)
 
-    with pytest.raises(LimitReached, match="2 sockets wait for AUTH"):
-        room.acquire("c")
+    with pytest.raises(LimitReached, match=f"{text} for AUTH, which is the limit; try again"):
+        room.acquire(limit)
 
 
 def test_who_leaves_makes_room() -> None:
