@@ -38,6 +38,10 @@ class Topic:
         self._context = context
         self._ids = IdFactory(node_id=context.limits.node_id)
         self._backlog: deque[StoredMessage] = deque()
+        self._backlog_bytes = 0
+        """Memory of the backlog, without copies."""
+        self._reserved_bytes = 0
+        """Memory reserved for the copies that all channels but one will get of the backlog."""
         self._is_deleted = False
 
     @property
@@ -120,12 +124,15 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             channel = self.channels[name] = Channel(self.name, name, self._context)
+            self._reserve_copies()
             self._distribute_backlog(now)
         return channel
 
     def delete_channel(self, name: str) -> list[ChannelConsumer]:
         """Delete an existing channel; the caller must disconnect the returned consumers."""
-        return self.channels.pop(name).delete()
+        channel = self.channels.pop(name)
+        self._reserve_copies()
+        return channel.delete()
 
     def pause(self) -> None:
         """Keep new messages in the backlog; channels still deliver the messages that they have."""
@@ -139,6 +146,8 @@ class Topic:
     def empty(self) -> None:
         """Remove the backlog; the channels keep their messages. `ReleaseQueue` frees the memory."""
         backlog, self._backlog = self._backlog, deque()
+        self._backlog_bytes = 0
+        self._reserve_copies()
         self._context.release_queue.add(backlog)
 
     def delete(self) -> list[ChannelConsumer]:
@@ -169,6 +178,19 @@ class Topic:
             self._context.memory.free(messages[capacity:])
             messages = messages[:capacity]
         self._backlog += messages
+        self._backlog_bytes += _memory_of(messages)
+        self._reserve_copies()
+
+    def _reserve_copies(self) -> None:
+        """
+        Reserve the memory of the backlog's copies; call this after each change of either.
+
+        Without it, publishes would be accepted that do not fit once the backlog is distributed. A
+        new channel is never refused, so its copies may exceed the limit; publishes are then.
+        """
+        reserved_bytes = self._backlog_bytes * (self._copies - 1)
+        self._context.memory.used_bytes += reserved_bytes - self._reserved_bytes
+        self._reserved_bytes = reserved_bytes
 
     def deliver(self, now: float) -> list[ConsumerBatch]:
         """
@@ -186,6 +208,9 @@ class Topic:
         backlog = self._backlog
         count = min(len(backlog), self._step_messages)
         step = [backlog.popleft() for _ in range(count)]
+        # `_distribute` counts the copies that it makes.
+        self._backlog_bytes -= _memory_of(step)
+        self._reserve_copies()
         deferred = [message for message in step if message.defer_ms]
         self._distribute(deferred, now=now, deferred=True)
         self._distribute([message for message in step if not message.defer_ms], now=now)
@@ -208,6 +233,11 @@ class Topic:
                 channel.put_deferred(own, now)
             else:
                 channel.put(own)
+
+
+def _memory_of(messages: Sequence[StoredMessage]) -> int:
+    """Return the memory of *messages*, in bytes."""
+    return sum([OVERHEAD_BYTES + len(message.body) for message in messages])
 
 
 class TopicRegistry:

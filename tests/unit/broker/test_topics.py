@@ -162,6 +162,41 @@ def test_each_channel_uses_memory_of_its_own() -> None:
     assert shared.memory.limit_bytes == shared.memory.used_bytes
 
 
+def test_a_backlog_uses_the_memory_of_its_copies() -> None:
+    """Its distribution, which cannot be refused, stays within the limit."""
+    each_bytes = OVERHEAD_BYTES + 1
+    shared = context(limit_bytes=5 * each_bytes)
+    topic = Topic("t", shared)
+    topic.get_channel("a", now=0.0)
+    topic.get_channel("b", now=0.0)
+    topic.pause()
+
+    accepted = [topic.publish([b"x"], moment_at(0.0)) for _ in range(3)]
+    paused_bytes = shared.memory.used_bytes
+    topic.unpause(now=0.0)
+
+    assert [True, True, False] == accepted
+    assert (4 * each_bytes, 4 * each_bytes) == (paused_bytes, shared.memory.used_bytes)
+
+
+def test_channels_that_come_and_go_change_the_memory_of_a_backlog() -> None:
+    """It counts once for each channel; an emptied one does not count."""
+    shared = context()
+    topic = Topic("t", shared)
+    topic.pause()
+    topic.publish([b"x"], moment_at(0.0))
+    used = [shared.memory.used_bytes]
+    for name in "abc":
+        topic.get_channel(name, now=0.0)
+        used.append(shared.memory.used_bytes)
+    topic.delete_channel("b")
+    used.append(shared.memory.used_bytes)
+    topic.empty()
+    used.append(shared.memory.used_bytes)
+
+    assert [1, 1, 2, 3, 2, 0] == [size_bytes // (OVERHEAD_BYTES + 1) for size_bytes in used]
+
+
 def test_an_emptied_topic_has_no_backlog() -> None:
     """Its channels keep what they have."""
     shared = context()
