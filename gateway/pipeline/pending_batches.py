@@ -23,12 +23,12 @@ class Chunk(msgspec.Struct, Generic[SourceT]):
 
     source: SourceT
     messages: RawMessages
-    arrived_at: float
+    sent_after: float
     """Earliest time at which nsqd may have sent the messages, monotonic seconds."""
     received_us: int
     """When the messages were read, µs since 1970."""
     touched_at: float
-    """Time of the last TOUCH of these messages, at first *arrived_at*; monotonic seconds."""
+    """Time of the last TOUCH of these messages, at first *sent_after*; monotonic seconds."""
 
     @property
     def count(self) -> int:
@@ -78,15 +78,14 @@ class PendingBatches(Generic[SourceT]):
 
     @property
     def waiting_since(self) -> float | None:
-        """Arrival of the oldest chunk without a batch, monotonic seconds; None if there is none."""
-        return self._waiting[0].arrived_at if self._waiting else None
+        """Lowest `sent_after` of the chunks without a batch; None if there is none."""
+        return min((chunk.sent_after for chunk in self._waiting), default=None)
 
     @property
     def oldest_at(self) -> float | None:
-        """Arrival of the oldest held chunk, monotonic seconds; None if nothing is held."""
-        # Batches are cut from the oldest waiting chunks, so they come first.
-        chunk = next(iter(self._batched_chunks()), None) or next(iter(self._waiting), None)
-        return None if chunk is None else chunk.arrived_at
+        """Lowest `sent_after` of all held chunks; None if nothing is held."""
+        chunks = (*self._batched_chunks(), *self._waiting)
+        return min((chunk.sent_after for chunk in chunks), default=None)
 
     def held_by_source(self) -> Counter[SourceT]:
         """Return the number of held messages by connection."""
@@ -102,9 +101,11 @@ class PendingBatches(Generic[SourceT]):
 
     # Arrivals
 
-    def add(self, source: SourceT, messages: RawMessages, *, now: float, received_us: int) -> None:
-        """Add *messages* from *source*; nsqd sent them at *now* (monotonic seconds) or later."""
-        self._waiting.append(Chunk(source, messages, now, received_us, now))
+    def add(
+        self, source: SourceT, messages: RawMessages, *, sent_after: float, received_us: int
+    ) -> None:
+        """Add *messages* of one read from *source*; the times are those of `Chunk`."""
+        self._waiting.append(Chunk(source, messages, sent_after, received_us, sent_after))
         self.buffered += len(messages.ids)
         self.size_bytes += len(messages.data)
         self.waiting_bytes += len(messages.data)
@@ -210,14 +211,15 @@ class PendingBatches(Generic[SourceT]):
 
     def drop_older_than(self, time: float) -> int:
         """
-        Drop the waiting messages that arrived before *time*; return their number.
+        Drop the waiting messages with `sent_after` before *time*; return their number.
 
-        nsqd has requeued them. Messages in batches stay, because a batch must not change.
+        nsqd may have requeued them. Messages in batches stay, because a batch must not change.
         """
-        gone = []
-        # The oldest chunk is first: chunks are appended as they arrive.
-        while self._waiting and self._waiting[0].arrived_at < time:
-            gone.append(self._waiting.popleft())
+        # All chunks: they are in the order of arrival, and what one connection delivers late may
+        # have been sent before what another one has delivered already.
+        gone = [chunk for chunk in self._waiting if chunk.sent_after < time]
+        if gone:
+            self._waiting = deque(chunk for chunk in self._waiting if chunk.sent_after >= time)
         return self._discount(gone)
 
     def clear(self) -> dict[SourceT, list[bytes]]:

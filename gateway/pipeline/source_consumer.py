@@ -215,7 +215,7 @@ class TopicConsumer:
                 return
             messages = belongs
         source = self.sources[number]
-        self._pending.add(source, messages, now=sent_after, received_us=now_us())
+        self._pending.add(source, messages, sent_after=sent_after, received_us=now_us())
         self._stream.on_messages()
 
     # Callbacks of the subscription

@@ -24,10 +24,10 @@ def ids(*numbers: int) -> list[bytes]:
 
 
 def pending_with(*chunks: tuple[str, tuple[int, ...]]) -> PendingBatches[str]:
-    """Return pending batches with *chunks* that arrived at 0 s, 1 s, and so on."""
+    """Return pending batches with *chunks* that nsqd sent after 0 s, 1 s, and so on."""
     pending: PendingBatches[str] = PendingBatches()
     for at, (source, numbers) in enumerate(chunks):
-        pending.add(source, raw(*numbers), now=float(at), received_us=at)
+        pending.add(source, raw(*numbers), sent_after=float(at), received_us=at)
     return pending
 
 
@@ -134,6 +134,30 @@ def test_messages_past_the_maximum_timeout_are_forgotten() -> None:
     assert ids(1) == pending.chunks(0, 1)[0].messages.ids
 
 
+def test_the_age_counts_from_when_nsqd_may_have_sent_not_from_the_arrival() -> None:
+    """A connection that was not read for long delivers older messages than one read before."""
+    pending = pending_with()
+    for source, sent_after in (("a", 30.0), ("b", 5.0), ("a", 40.0), ("b", 6.0)):
+        pending.add(source, raw(int(sent_after)), sent_after=sent_after, received_us=0)
+
+    assert (5.0, 5.0) == (pending.waiting_since, pending.oldest_at)
+    assert (2, 30.0, 2) == (pending.drop_older_than(10.0), pending.waiting_since, pending.buffered)
+    assert {"a": ids(30, 40)} == pending.clear()
+
+
+def test_the_oldest_message_may_be_in_any_batch_or_in_none() -> None:
+    """A batch has what arrived first, which nsqd need not have sent first."""
+    pending = pending_with()
+    oldest = []
+    for sent_after in (30.0, 20.0, 10.0):
+        pending.add("a", raw(int(sent_after)), sent_after=sent_after, received_us=0)
+        pending.cut_batch(1)
+        oldest.append(pending.oldest_at)
+    pending.add("b", raw(5), sent_after=5.0, received_us=0)
+
+    assert [30.0, 20.0, 10.0, 5.0] == [*oldest, pending.oldest_at]
+
+
 @given(
     st.lists(
         st.one_of(
@@ -158,7 +182,7 @@ def test_no_message_is_finished_twice_or_unread(steps: list[tuple[object, ...]])
                 first = len(given_ids)
                 messages = raw(*range(first, first + count))
                 given_ids += messages.ids
-                pending.add((source, lives[source]), messages, now=0.0, received_us=0)
+                pending.add((source, lives[source]), messages, sent_after=0.0, received_us=0)
             case ("seal", int(limit)):
                 number = pending.cut_batch(limit)
                 chunks = pending.chunks((number or 1) - 1, number or 0)
