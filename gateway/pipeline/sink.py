@@ -69,7 +69,7 @@ class Published(WriterCommitMessage):
     bad_rows: int = 0
     """Rows reported to the dead-letter topic."""
     repeated_rows: int = 0
-    """Rows of batches sent again because nsqd's answer was lost: possible duplicates."""
+    """Rows of batches sent again because nsqd had not answered OK: possible duplicates."""
 
 
 class PublishThrottle:

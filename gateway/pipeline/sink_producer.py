@@ -195,11 +195,11 @@ class SinkProducer:
                 connection.mark_failed(self._loop.time())
                 error = why if isinstance(why, BrokerUnreachable) else error
                 continue
-            # nsqd may have published the batch of the last attempt: a possible duplicate.
+            # nsqd may have published rows of the last attempt: possible duplicates.
             if was_written:
                 self.repeated_rows += len(rows.bodies)
                 logger.warning(
-                    "republishing batch: no answer from nsqd",
+                    "republishing batch",
                     nsqd=connection.address,
                     topic=rows.topic,
                     rows=len(rows.bodies),
@@ -227,7 +227,8 @@ class SinkProducer:
             connection.mark_failed(self._loop.time())
             return error
         except BrokerRefused as error:
-            # nsqd publishes nothing of a refused command, and closes the connection after it.
+            # nsqd publishes nothing of a refused command, and closes the connection after it. Of an
+            # MPUB that it cannot store (E_MPUB_FAILED), however, a part may be published.
             if error.is_storage_error:
                 connection.mark_failed(self._loop.time())
                 return error

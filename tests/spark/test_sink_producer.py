@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.errors import AuthRequired, BrokerRefused, OutcomeUnknown, SettingsError
 from gateway.pipeline.sink import Published, read_sink_settings
@@ -98,11 +99,20 @@ async def test_an_nsqd_that_is_exiting_leaves_a_batch_to_another(broker: Scripte
     other = ScriptedBroker()
     await other.start()
     where = f"{broker.address},{other.address}"
-    told = await write(to(broker, nsqdTcpAddress=where), numbered(30))
+    with capture_logs() as lines:
+        told = await write(to(broker, nsqdTcpAddress=where), numbered(30))
     await other.stop()
 
     assert set(range(30)) == set(bodies_of(other.all(MultiPublish)))
     assert 30 == told.rows
+    assert {
+        "event": "republishing batch",
+        "log_level": "warning",
+        "nsqd": other.address,
+        "topic": "t",
+        "rows": 10,
+        "reason": "E_MPUB_FAILED MPUB failed exiting",
+    } in lines
 
 
 async def test_an_nsqd_that_falls_silent_leaves_its_batches_to_another(
