@@ -71,7 +71,7 @@ Kind: TypeAlias = Literal["sockets", "messages", "requests"]
 """Kinds of work that a drain may abort: requests are HTTP requests without a response."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_CUT = fast_counter(
+_ABORTED = fast_counter(
     "drain_cut_total",
     "Sockets closed, messages not requeued and requests not answered when a drain timed out.",
     ["kind"],
@@ -86,9 +86,9 @@ class DrainReport:
     def __init__(self) -> None:
         self.drained = 0
         """Sockets that were closed gracefully."""
-        self.handed_back = 0
+        self.requeued_on_close = 0
         """Messages requeued when their sockets closed, including aborted sockets."""
-        self._cut: Counter[Kind] = Counter()
+        self._aborted: Counter[Kind] = Counter()
         self._began_at_s: float | None = None
         self._took_s = 0.0
         self._is_logged = False
@@ -103,10 +103,10 @@ class DrainReport:
             self._took_s = time.monotonic() - self._began_at_s
             _DURATION.set(self._took_s)
 
-    def cut(self, kind: Kind, count: int) -> None:
+    def add_aborted(self, kind: Kind, count: int) -> None:
         """Count *count* sockets, messages or requests (*kind*) that were aborted."""
-        self._cut[kind] += count
-        _CUT.counts[kind,] += count
+        self._aborted[kind] += count
+        _ABORTED.counts[kind,] += count
 
     def log(self) -> None:
         """Log the result, once; do nothing if no drain has begun."""
@@ -116,8 +116,8 @@ class DrainReport:
         logger.info(
             "drained",
             sockets=self.drained,
-            handed_back=self.handed_back,
-            **{f"cut_{kind}": self._cut[kind] for kind in KINDS},
+            requeued_on_close=self.requeued_on_close,
+            **{f"aborted_{kind}": self._aborted[kind] for kind in KINDS},
             took_s=round(self._took_s, 3),
         )
 
@@ -449,7 +449,7 @@ class GatewayServer:
             # Also if a second signal cancelled the drain: report what it leaves open.
             self._drain_report.end()
             self._drain_report.drained = self._subscribe.closed_in_drain
-            self._drain_report.cut("sockets", self._subscribe.open_sockets)
+            self._drain_report.add_aborted("sockets", self._subscribe.open_sockets)
 
     async def _delay_drain(self) -> None:
         """Keep serving for ``--drain-delay-s``: load balancers first have to see /readyz fail."""
@@ -494,9 +494,9 @@ class GatewayServer:
             return
         # Only now: sockets that are aborted during the stop still requeue their messages.
         if self._subscribe is not None:
-            self._drain_report.handed_back = self._subscribe.handed_back
-            self._drain_report.cut("messages", self._subscribe.in_flight_messages)
-        self._drain_report.cut("requests", self._public.aborted_requests)
+            self._drain_report.requeued_on_close = self._subscribe.requeued_on_close
+            self._drain_report.add_aborted("messages", self._subscribe.in_flight_messages)
+        self._drain_report.add_aborted("requests", self._public.aborted_requests)
         self._drain_report.log()
         self._lifecycle.advance(LifecycleState.STOPPED)
 

@@ -159,9 +159,9 @@ async def run_until(shutdown: Shutdown, service: Runnable, announce: Callable[[s
 def _log_stopping(shutdown: Shutdown, service: Runnable) -> None:
     if not shutdown.requested.is_set():
         return  # the waiting task was cancelled
-    fields: dict[str, object] = {"at_most_s": service.max_shutdown_s}
+    fields: dict[str, object] = {"max_duration_s": service.max_shutdown_s}
     if shutdown.signal is not None:
-        fields |= {"signal": shutdown.signal.name, "again": "a second signal stops at once"}
+        fields |= {"signal": shutdown.signal.name, "on_second_signal": "stop at once"}
     logger.info("stopping", **fields)
 
 

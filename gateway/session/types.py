@@ -121,7 +121,7 @@ class RequeueDeliveries(msgspec.Struct, gc=False):
     cause: RequeueCause
 
     @property
-    def is_handed_back(self) -> bool:
+    def is_on_close(self) -> bool:
         """True if the messages are requeued because the socket or the gateway closes."""
         return self.cause is RequeueCause.DISCONNECT or self.cause is RequeueCause.DRAIN
 

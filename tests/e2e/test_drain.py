@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.brokers.killable_broker import KillableBroker
-from tests.support.gateways.drain_result import NOTHING_CUT, drain_result
+from tests.support.gateways.drain_result import NOTHING_ABORTED, drain_result
 from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
 from tests.support.websocket.raw_socket import handshake, raw_socket
 from tests.support.websocket.subscriber_client import Json, SubscriberClient, refused_upgrade
@@ -49,7 +49,7 @@ async def test_a_drain_notifies_every_socket_and_closes_it_with_1012(
         status = await gateway.program.ended()
         account = await drain_result(gateway)
 
-    assert {"sockets": 3, "handed_back": 0, **NOTHING_CUT} == account
+    assert {"sockets": 3, "requeued_on_close": 0, **NOTHING_ABORTED} == account
     assert ("response", "CLS", None) == (told["type"], told["cmd"], told["ref"])
     assert ("CLOSE_WAIT", "drain") == (told["data"]["state"], told["data"]["reason"])
     assert told["data"]["reconnect_after_ms"] in range(60_000)
@@ -120,7 +120,9 @@ async def test_answers_are_taken_while_a_gateway_drains(
         await client.closed()
 
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
-        assert {"sockets": 1, "handed_back": 1, **NOTHING_CUT} == await drain_result(gateway)
+        assert {"sockets": 1, "requeued_on_close": 1, **NOTHING_ABORTED} == await drain_result(
+            gateway
+        )
 
 
 async def test_a_drain_waits_for_answers_and_no_longer(
@@ -156,10 +158,10 @@ async def test_a_second_signal_ends_a_drain(shared_broker: KillableBroker, topic
         gateway.program.signal(signal.SIGTERM)
         code, _ = await client.closed()
         await gateway.program.ended()
-        cut = {**NOTHING_CUT, "cut_sockets": 1}
+        cut = {**NOTHING_ABORTED, "aborted_sockets": 1}
 
         assert 1012 == code
-        assert {"sockets": 0, "handed_back": 1, **cut} == await drain_result(gateway)
+        assert {"sockets": 0, "requeued_on_close": 1, **cut} == await drain_result(gateway)
         assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
 
 
@@ -173,7 +175,7 @@ async def test_until_the_delay_is_over_all_but_readiness_is_as_before(
         httpx.AsyncClient(base_url=gateway.management_url, trust_env=False) as probe,
     ):
         gateway.program.signal(signal.SIGTERM)
-        at_most_s = float((await gateway.program.said(r'"at_most_s": ([0-9.]+)'))[1])
+        max_duration_s = float((await gateway.program.said(r'"max_duration_s": ([0-9.]+)'))[1])
         await gateway.program.said("not ready, draining after a delay")
         ready, alive = await probe.get("/readyz"), await probe.get("/livez")
         metrics = (await probe.get("/metrics")).text
@@ -192,7 +194,7 @@ async def test_until_the_delay_is_over_all_but_readiness_is_as_before(
     assert ("late", ["here", "here"]) == (message["body"], [each["ref"] for each in answered])
     # A second signal cuts the delay short, and the time that is told has it.
     assert ([1012, 1012], 0) == (codes, status)
-    assert at_most_s > 600
+    assert max_duration_s > 600
 
 
 async def test_the_drain_begins_when_its_delay_is_over(
@@ -211,7 +213,9 @@ async def test_the_drain_begins_when_its_delay_is_over(
 
         assert ("CLOSE_WAIT", 1012) == (told["data"]["state"], code)
         assert waited_s >= 0.5
-        assert {"sockets": 1, "handed_back": 0, **NOTHING_CUT} == await drain_result(gateway)
+        assert {"sockets": 1, "requeued_on_close": 0, **NOTHING_ABORTED} == await drain_result(
+            gateway
+        )
         assert 0 == await gateway.program.ended()
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.support.brokers.killable_broker import KillableBroker, free_port
-from tests.support.gateways.drain_result import NOTHING_CUT, drain_result
+from tests.support.gateways.drain_result import NOTHING_ABORTED, drain_result
 from tests.support.gateways.gateway import (
     ON_FREE_PORTS,
     RunningGateway,
@@ -203,7 +203,12 @@ async def test_an_aborted_request_is_counted(broker: KillableBroker, topic: str)
 
     assert isinstance(outcome, httpx.TransportError)
     assert 0 == status
-    assert {"sockets": 0, "handed_back": 0, **NOTHING_CUT, "cut_requests": 1} == account
+    assert {
+        "sockets": 0,
+        "requeued_on_close": 0,
+        **NOTHING_ABORTED,
+        "aborted_requests": 1,
+    } == account
 
 
 async def _waits(gateway: RunningGateway) -> bool:

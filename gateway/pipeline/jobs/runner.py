@@ -342,7 +342,7 @@ class _Run:
 
     def _stop(self, query: StreamingQuery, number: signal.Signals) -> JobResult:
         """Let the batch in progress finish within stop_wait_s, and stop the query."""
-        logger.info("stopping", signal=number.name, at_most_s=self._settings.stop_wait_s)
+        logger.info("stopping", signal=number.name, max_duration_s=self._settings.stop_wait_s)
         with suppress(Exception):  # the query may have failed meanwhile, or the JVM may be gone
             self._finish_batch(query)
         with suppress(Exception):  # the JVM may be gone

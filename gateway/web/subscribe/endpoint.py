@@ -372,7 +372,7 @@ class SubscribeEndpoint:
         self._is_draining = False
         self.closed_in_drain = 0
         """Number of sockets closed since the drain began."""
-        self._handed_back = 0
+        self._requeued_on_close = 0
         """Number of messages requeued by sockets that were closed in the drain."""
         self._all_closed = asyncio.Event()
 
@@ -593,7 +593,7 @@ class SubscribeEndpoint:
         self._max_age.remove(socket)
         if self._is_draining:
             self.closed_in_drain += 1
-            self._handed_back += socket.handed_back
+            self._requeued_on_close += socket.requeued_on_close
         self._limits.release(socket.peer, self._secrets.pop(socket, None))
         self._consumers -= not socket.is_viewer
         _OPEN_SOCKETS.set(len(self._sockets))
@@ -635,9 +635,9 @@ class SubscribeEndpoint:
             await self._all_closed.wait()
 
     @property
-    def handed_back(self) -> int:
+    def requeued_on_close(self) -> int:
         """Number of messages requeued by sockets closed in the drain and by open sockets."""
-        return self._handed_back + sum(socket.handed_back for socket in self._sockets)
+        return self._requeued_on_close + sum(socket.requeued_on_close for socket in self._sockets)
 
     @property
     def open_sockets(self) -> int:

@@ -453,11 +453,11 @@ class SubscriberSocket(SessionSocket):
         "_upstream",
         "close_code",
         "finished",
-        "handed_back",
         "is_closed_by_client",
         "max_age_due",
         "peer",
         "requeued",
+        "requeued_on_close",
         "trace_id",
     )
 
@@ -483,7 +483,7 @@ class SubscriberSocket(SessionSocket):
         """Number of messages for which FIN was sent to nsqd."""
         self.requeued = 0
         """Number of requeued messages, without those that had too many attempts."""
-        self.handed_back = 0
+        self.requeued_on_close = 0
         """Number of messages requeued because the socket or the gateway closes."""
         self.max_age_due = 0
         """The second in which `MaxConnectionAge` drains the socket; for that class only."""
@@ -516,7 +516,7 @@ class SubscriberSocket(SessionSocket):
             "finished": self.finished,
             "requeued": self.requeued,
             "timed_out": self._session.stats.timed_out,
-            "handed_back": self.handed_back,
+            "requeued_on_close": self.requeued_on_close,
             "bytes_out": 0 if self._socket is None else self._socket.sent_bytes,
             "seconds": round(self._loop.time() - self._opened_at, 3),
         }
@@ -725,8 +725,8 @@ class SubscriberSocket(SessionSocket):
             else:
                 if isinstance(action, RequeueDeliveries):
                     self.requeued += len(action.ids)
-                    if action.is_handed_back:
-                        self.handed_back += len(action.ids)
+                    if action.is_on_close:
+                        self.requeued_on_close += len(action.ids)
                 elif isinstance(action, PauseReading):
                     SLOW.counts["paused",] += 1
                 self._upstream.execute(action)

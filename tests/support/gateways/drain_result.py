@@ -7,10 +7,10 @@ import json
 from tests.support.gateways.gateway import RunningGateway
 from tests.support.websocket.subscriber_client import Json
 
-NOTHING_CUT = {"cut_sockets": 0, "cut_messages": 0, "cut_requests": 0}
+NOTHING_ABORTED = {"aborted_sockets": 0, "aborted_messages": 0, "aborted_requests": 0}
 
 
 async def drain_result(gateway: RunningGateway) -> Json:
     """Return the numbers of the summary, without the duration."""
     line = json.loads((await gateway.program.said(r'.*"event": "drained".*'))[0])
-    return {name: line[name] for name in ("sockets", "handed_back", *NOTHING_CUT)}
+    return {name: line[name] for name in ("sockets", "requeued_on_close", *NOTHING_ABORTED)}

@@ -21,9 +21,9 @@ def test_a_drain_is_told_once_with_what_was_cut() -> None:
     with capture_logs() as lines:
         account.begin()
         account.end()
-        account.drained, account.handed_back = 7, 3
-        account.cut("sockets", 2)
-        account.cut("messages", 5)
+        account.drained, account.requeued_on_close = 7, 3
+        account.add_aborted("sockets", 2)
+        account.add_aborted("messages", 5)
         account.log()
         account.log()
 
@@ -34,10 +34,10 @@ def test_a_drain_is_told_once_with_what_was_cut() -> None:
         "event": "drained",
         "log_level": "info",
         "sockets": 7,
-        "handed_back": 3,
-        "cut_sockets": 2,
-        "cut_messages": 5,
-        "cut_requests": 0,
+        "requeued_on_close": 3,
+        "aborted_sockets": 2,
+        "aborted_messages": 5,
+        "aborted_requests": 0,
     } == line
     assert [2, 5, 0] == [after[kind] - before[kind] for kind in KINDS]
 

@@ -189,8 +189,8 @@ async def test_who_ends_it_is_told_how_long_it_may_take() -> None:
         await run_until(end, part, announce)
 
     [line] = [line for line in lines if line["event"] == "stopping"]
-    assert (7.0, "SIGINT") == (line["at_most_s"], line["signal"])
-    assert "second signal" in line["again"]
+    assert (7.0, "SIGINT") == (line["max_duration_s"], line["signal"])
+    assert "stop at once" == line["on_second_signal"]
 
 
 def test_who_ignores_the_end_of_its_terminal_goes_on() -> None:

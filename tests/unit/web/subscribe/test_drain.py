@@ -23,7 +23,7 @@ class Told(SubscriberSocket):
     secret: Secret | None = None
     trace_id: str | None = None
     totals: ClassVar[dict[str, object]] = {}
-    handed_back = held = close_code = max_age_due = 0
+    requeued_on_close = held = close_code = max_age_due = 0
     is_closed_by_client = False
 
     def __init__(self, on_told: Callable[[], None] = lambda: None) -> None:

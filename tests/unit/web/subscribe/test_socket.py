@@ -300,7 +300,7 @@ def come_late(socket: FixtureSubscriber) -> None:
 
 
 @pytest.mark.parametrize(
-    "happen,cause,handed_back",
+    "happen,cause,requeued_on_close",
     [
         (request_again, RequeueCause.CLIENT, 0),
         (come_late, RequeueCause.DRAIN, 1),
@@ -311,7 +311,7 @@ def come_late(socket: FixtureSubscriber) -> None:
     ids=["REQ", "late in a drain", "gone in a drain", "1012 of the client", "an end of ours"],
 )
 async def test_why_a_message_goes_back_goes_with_it(
-    happen: Callable[[FixtureSubscriber], None], cause: RequeueCause, handed_back: int
+    happen: Callable[[FixtureSubscriber], None], cause: RequeueCause, requeued_on_close: int
 ) -> None:
     """Whatever code the socket ends with; what an end has brought is counted apart."""
     socket, _ = await subscribed(SubscriberFixture())
@@ -320,7 +320,7 @@ async def test_why_a_message_goes_back_goes_with_it(
 
     [back] = socket.nsq.all(RequeueDeliveries)
     assert isinstance(back, RequeueDeliveries)
-    assert (cause, 1, handed_back) == (back.cause, socket.requeued, socket.handed_back)
+    assert (cause, 1, requeued_on_close) == (back.cause, socket.requeued, socket.requeued_on_close)
 
 
 async def test_a_bug_ends_the_socket_alone_and_hands_back(monkeypatch: pytest.MonkeyPatch) -> None:
