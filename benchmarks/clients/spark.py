@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEve
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.pipeline.jobs.monitoring import ProgressListener
-from gateway.pipeline.jobs.storage import Storage, avoid_checkpoint_processes
+from gateway.pipeline.jobs.storage import HadoopFolder, avoid_checkpoint_processes
 
 _DEADLINE_S = 170.0
 
@@ -76,7 +76,7 @@ class Program:
             .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
             .getOrCreate()
         )
-        avoid_checkpoint_processes(self._spark, Storage(self._spark, folder))  # as the jobs do
+        avoid_checkpoint_processes(self._spark, HadoopFolder(self._spark, folder))  # as the jobs do
         self._rows = Rows()
         self._spark.streams.addListener(self._rows)
         self._query: StreamingQuery | None = None

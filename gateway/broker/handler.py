@@ -38,7 +38,7 @@ from gateway.protocol.connection import Event, ProtocolViolation
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 
 
-class Resume(msgspec.Struct, frozen=True):
+class ResumeParsing(msgspec.Struct, frozen=True):
     """
     Let the connection parse the bytes after an IDENTIFY, which it has held back.
 
@@ -60,7 +60,7 @@ class Disconnect(msgspec.Struct, frozen=True):
     """Close the connection after the preceding responses are written."""
 
 
-Effect: TypeAlias = Response | ErrorFrame | Resume | StepwisePublish | Disconnect
+Effect: TypeAlias = Response | ErrorFrame | ResumeParsing | StepwisePublish | Disconnect
 """What the server does after a command: send the frame to the client, or act as stated above."""
 
 
@@ -118,7 +118,7 @@ class Handler:
             effects.append(frame)
             # After a later IDENTIFY, too: the connection pauses after each one.
             if type(event) is Identify:
-                effects.append(Resume())
+                effects.append(ResumeParsing())
         return effects
 
     def disconnect(self, client: Client) -> None:

@@ -24,7 +24,7 @@ from gateway.aio import call_after_reads
 from gateway.broker.channel import MAX_BATCH_BYTES
 from gateway.broker.client import Client
 from gateway.broker.consumer import ChannelConsumer
-from gateway.broker.handler import Disconnect, Effect, Handler, Resume, StepwisePublish
+from gateway.broker.handler import Disconnect, Effect, Handler, ResumeParsing, StepwisePublish
 from gateway.broker.message import ClockReading, StoredMessage
 from gateway.broker.topics import TopicRegistry
 from gateway.listener import bind_tcp
@@ -235,7 +235,7 @@ class ClientConnection(asyncio.Protocol):
                 self._is_disconnecting = True
             elif isinstance(effect, StepwisePublish):
                 self._large_publish = effect
-            elif isinstance(effect, Resume):
+            elif isinstance(effect, ResumeParsing):
                 # A second IDENTIFY does not change the heartbeats, as in nsqd.
                 if not self._is_identified:
                     self._is_identified = True

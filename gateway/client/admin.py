@@ -54,7 +54,7 @@ class AuthProbe:
             LimitReached: See `NsqdHttp.request`.
         """
         now = self._clock()
-        nodes = self._nsqds.nodes
+        nodes = self._nsqds.http_addresses
         self._known = {
             node: known for node, known in self._known.items() if node in nodes and now < known[1]
         }
@@ -111,7 +111,7 @@ class Administration:
             await self._do(action, request)
 
     async def _do(self, action: str, *requests: NodeRequest) -> None:
-        if not self._nsqds.nodes:
+        if not self._nsqds.http_addresses:
             raise NoNsqdHttpAddress
         lookupds: list[NodeAnswer] = []
         if action in _NSQLOOKUPD_ACTIONS:

@@ -149,7 +149,7 @@ class ChannelMonitor:
     def _nodes_on_host(self, address: str) -> list[str]:
         """Return the known HTTP addresses on the host of *address*."""
         host = split_address(address)[0]
-        return [node for node in self._nsqd_http.nodes if split_address(node)[0] == host]
+        return [node for node in self._nsqd_http.http_addresses if split_address(node)[0] == host]
 
     @staticmethod
     def _process(answer: NodeResponse, start_time: int) -> _Process | None:

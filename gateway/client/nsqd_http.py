@@ -94,7 +94,7 @@ class NsqdHttp:
             await http.aclose()
 
     @property
-    def nodes(self) -> list[str]:
+    def http_addresses(self) -> list[str]:
         """HTTP host:port of the known nsqds, sorted."""
         found = frozenset[str]() if self._watch is None else self._watch.http_addresses
         return sorted(self._fixed | found)
@@ -144,7 +144,7 @@ class NsqdHttp:
 
     def _known(self, nodes: Sequence[str] | None) -> Sequence[str]:
         """Return *nodes*, or all known nsqds for None; raise NoNsqdHttpAddress if there is none."""
-        nodes = self.nodes if nodes is None else nodes
+        nodes = self.http_addresses if nodes is None else nodes
         if not nodes:
             raise NoNsqdHttpAddress
         return nodes

@@ -134,7 +134,7 @@ class DepthPoller:
 
     def _knows_all(self, watch: TopicWatch) -> bool:
         # An nsqd may have no known HTTP address; without its messages the sum would be too low.
-        nodes = self._http.nodes
+        nodes = self._http.http_addresses
         return bool(nodes) and len(nodes) >= len(watch.addresses)
 
     async def _sum(self) -> ChannelBacklog | None:

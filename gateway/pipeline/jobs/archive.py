@@ -24,7 +24,7 @@ from gateway.pipeline.jobs.delta_table import DeltaTable
 from gateway.pipeline.jobs.monitoring import management
 from gateway.pipeline.jobs.runner import JobResult, run_stream, source_options, trigger_of
 from gateway.pipeline.jobs.spark import session, spark_settings
-from gateway.pipeline.jobs.storage import Storage, last_batch, query_id
+from gateway.pipeline.jobs.storage import HadoopFolder, last_batch, query_id
 from gateway.pipeline.options import FORMAT
 from gateway.settings.fields import flag_name
 from gateway.settings.pipeline import ArchiveSettings
@@ -58,7 +58,8 @@ def run_archive(settings: ArchiveSettings) -> JobResult:
     needed = None if table is None else table.needed(spark_settings(settings))
     options = source_options(settings)
     with management(settings.management_listen) as port, session(settings, NAME, needed) as spark:
-        output, checkpoint = Storage(spark, settings.output), Storage(spark, settings.checkpoint)
+        output = HadoopFolder(spark, settings.output)
+        checkpoint = HadoopFolder(spark, settings.checkpoint)
         check_format(output, settings.format)  # again: now also if it is in another store
         if table is None:
             check_continuity(output, checkpoint)
@@ -115,7 +116,7 @@ def check_folders(settings: ArchiveSettings) -> None:
         raise SettingRefused(f"--checkpoint {checkpoint}", reason)
 
 
-def check_continuity(output: Storage, checkpoint: Storage) -> None:
+def check_continuity(output: HadoopFolder, checkpoint: HadoopFolder) -> None:
     """
     Raise SettingRefused if batches would be skipped, and their messages lost.
 
@@ -145,7 +146,7 @@ def check_continuity(output: Storage, checkpoint: Storage) -> None:
 
 
 def check_batches(
-    spark: SparkSession, table: ArchiveTable, checkpoint: Storage, output: str
+    spark: SparkSession, table: ArchiveTable, checkpoint: HadoopFolder, output: str
 ) -> None:
     """
     Raise SettingRefused if *table* would skip batches, and their messages would be lost.
@@ -185,7 +186,9 @@ def _start(
     else:
         writer = table.writer(with_partitions(stream), settings.checkpoint)
     query = writer.queryName(NAME).trigger(**trigger_of(settings)).start()
-    return query if table is not None else record_writer(query, Storage(spark, settings.output))
+    if table is not None:
+        return query
+    return record_writer(query, HadoopFolder(spark, settings.output))
 
 
 def archive_writer(rows: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
@@ -207,7 +210,7 @@ def archive_writer(rows: DataFrame, output: str, checkpoint: str) -> DataStreamW
     return writer.option("checkpointLocation", checkpoint)
 
 
-def record_writer(query: StreamingQuery, output: Storage) -> StreamingQuery:
+def record_writer(query: StreamingQuery, output: HadoopFolder) -> StreamingQuery:
     """
     Store the id of *query* in *output*, unless it has one already; return *query*.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.errors import SettingRefused
 from gateway.pipeline.jobs import storage as sink_log
 from gateway.pipeline.jobs.committer import RECORDS
-from gateway.pipeline.jobs.storage import Storage
+from gateway.pipeline.jobs.storage import HadoopFolder
 
 DELTA_LOG = "_delta_log"
 _ICEBERG_METADATA = "metadata"
@@ -28,7 +28,7 @@ _PAGES = {"delta": "docs/pipeline-delta.md", "iceberg": "docs/pipeline-iceberg.m
 
 
 class LocalFolder:
-    """A folder on this machine, which can be inspected before Spark starts, unlike a `Storage`."""
+    """A local folder, which can be inspected before Spark starts, unlike a `HadoopFolder`."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -55,7 +55,7 @@ def local_folder(root: str) -> LocalFolder | None:
     return None if "://" in root.replace("file://", "file:", 1) else LocalFolder(root)
 
 
-def format_of(folder: LocalFolder | Storage) -> str | None:
+def format_of(folder: LocalFolder | HadoopFolder) -> str | None:
     """Return the format of the archive in *folder*; None if *folder* has no archive."""
     if folder.exists(DELTA_LOG):
         return "delta"
@@ -66,7 +66,7 @@ def format_of(folder: LocalFolder | Storage) -> str | None:
     return None
 
 
-def check_format(folder: LocalFolder | Storage | None, wanted: str) -> None:
+def check_format(folder: LocalFolder | HadoopFolder | None, wanted: str) -> None:
     """
     Raise SettingRefused if *folder* has an archive of another format than *wanted*.
 
@@ -80,7 +80,7 @@ def check_format(folder: LocalFolder | Storage | None, wanted: str) -> None:
         raise SettingRefused(f"--output {folder.root}", reason)
 
 
-def refuse_table(folder: LocalFolder | Storage | None, flag: str, command: str) -> None:
+def refuse_table(folder: LocalFolder | HadoopFolder | None, flag: str, command: str) -> None:
     """
     Raise SettingRefused if *folder* is a table, which *command* does not support.
 

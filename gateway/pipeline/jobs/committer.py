@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gateway.errors import GatewayError
 from gateway.pipeline.jobs import storage as sink_log
-from gateway.pipeline.jobs.storage import SinkFile, Storage, StoredFile, last_batch, query_id
+from gateway.pipeline.jobs.storage import HadoopFolder, SinkFile, StoredFile, last_batch, query_id
 from gateway.telemetry import get_logger
 
 logger = get_logger()
@@ -53,8 +53,8 @@ class FileCommitter:
     """Write the batches of one stream to *output*, as Parquet files (zstd) by `PARTITIONS`."""
 
     def __init__(self, spark: SparkSession, output: str, checkpoint: str) -> None:
-        self._output = Storage(spark, output)
-        self._checkpoint = Storage(spark, checkpoint)
+        self._output = HadoopFolder(spark, output)
+        self._checkpoint = HadoopFolder(spark, checkpoint)
         self._output.create()
         self._staging = staging_folder(spark, self._output)
         self._last = -1
@@ -141,19 +141,19 @@ def name_in_archive(staged: str, query: str, batch: int) -> str:
     return f"{folder}/part-{query[:8]}-{batch:08}-{part}"
 
 
-def staging_folder(spark: SparkSession, output: Storage) -> Storage:
+def staging_folder(spark: SparkSession, output: HadoopFolder) -> HadoopFolder:
     """
     Return the staging folder of *output*, in the same store, so that files can be renamed.
 
     It is beside *output*, because some readers read every folder inside. If there is no room beside
     *output*, as with a bucket or a mounted volume, it is inside, with a hidden name.
     """
-    beside = Storage(spark, f"{output.root}.{_STAGING}")
-    inside = Storage(spark, output.url(f"_{_STAGING}"))
+    beside = HadoopFolder(spark, f"{output.root}.{_STAGING}")
+    inside = HadoopFolder(spark, output.url(f"_{_STAGING}"))
     return beside if has_room_beside(output) else inside
 
 
-def has_room_beside(output: Storage) -> bool:
+def has_room_beside(output: HadoopFolder) -> bool:
     """Return True if a folder can be created beside *output* in the same store."""
     local = output.local_path
     if local is None:
@@ -161,14 +161,14 @@ def has_room_beside(output: Storage) -> bool:
     return not os.path.ismount(local) and os.access(Path(local).parent, os.W_OK)
 
 
-def last_committed(output: Storage) -> int | None:
+def last_committed(output: HadoopFolder) -> int | None:
     """Return the last batch committed to *output*, by this or an earlier version; None if none."""
     logs = (RECORDS, sink_log.FOLDER)
     found = [last_batch(output.names(log)) for log in logs]
     return max((number for number in found if number is not None), default=None)
 
 
-def read_record(output: Storage, batch: int) -> Mapping[str, str]:
+def read_record(output: HadoopFolder, batch: int) -> Mapping[str, str]:
     """
     Return the files of *batch* from its record; empty if there is no record.
 
@@ -180,7 +180,7 @@ def read_record(output: Storage, batch: int) -> Mapping[str, str]:
     return files
 
 
-def complete(output: Storage, staging: Storage, batch: int) -> int:
+def complete(output: HadoopFolder, staging: HadoopFolder, batch: int) -> int:
     """Rename the staged files of the committed *batch* into *output*; return their number."""
     renamed = 0
     for path, staged in read_record(output, batch).items():
@@ -197,7 +197,7 @@ def complete(output: Storage, staging: Storage, batch: int) -> int:
 # Reading
 
 
-def visible_files(archive: Storage) -> list[StoredFile]:
+def visible_files(archive: HadoopFolder) -> list[StoredFile]:
     """Return the Parquet files that readers see if they list the folders of *archive*."""
     topics = [name for name in archive.names("") if name.startswith(f"{PARTITIONS[0]}=")]
     files = (file for topic in topics for file in archive.files(topic))
@@ -209,7 +209,7 @@ def is_visible(path: str) -> bool:
     return _PLACE.fullmatch(path) is not None
 
 
-def committed_files(archive: Storage) -> list[SinkFile] | None:
+def committed_files(archive: HadoopFolder) -> list[SinkFile] | None:
     """
     Return the committed files of *archive*; None if it is not an archive.
 
@@ -223,7 +223,7 @@ def committed_files(archive: Storage) -> list[SinkFile] | None:
     return [SinkFile(archive.url(file.path), file.size_bytes) for file in visible_files(archive)]
 
 
-def listed_files(archive: Storage) -> list[SinkFile]:
+def listed_files(archive: HadoopFolder) -> list[SinkFile]:
     """Return the files in the list that an earlier version kept; raises UnknownLog."""
 
     def read(name: str) -> str:
@@ -235,7 +235,7 @@ def listed_files(archive: Storage) -> list[SinkFile]:
 # Archives of earlier versions
 
 
-def unlisted_files(archive: Storage) -> list[StoredFile]:
+def unlisted_files(archive: HadoopFolder) -> list[StoredFile]:
     """Return the visible files that are not in the list of an earlier version; empty without it."""
     if last_batch(archive.names(sink_log.FOLDER)) is None:
         return []
@@ -243,7 +243,7 @@ def unlisted_files(archive: Storage) -> list[StoredFile]:
     return [file for file in visible_files(archive) if _tail(file.path) not in listed]
 
 
-def upgrade_archive(archive: Storage) -> int:
+def upgrade_archive(archive: HadoopFolder) -> int:
     """
     Upgrade an *archive* of an earlier version, in which Spark's list named the committed files.
 

@@ -28,7 +28,7 @@ from gateway.pipeline.jobs.console import ProgressBar
 from gateway.pipeline.jobs.failures import explain
 from gateway.pipeline.jobs.runner import JobFailed, describe_jvm_loss, is_jvm_lost
 from gateway.pipeline.jobs.spark import session
-from gateway.pipeline.jobs.storage import SinkFile, Storage
+from gateway.pipeline.jobs.storage import HadoopFolder, SinkFile
 from gateway.settings.pipeline import CompactSettings
 from gateway.telemetry import get_logger
 from gateway.terminal import pluralize
@@ -228,9 +228,9 @@ class _Compaction:
         self._spark = spark
         self._now = now
         self._settings = settings
-        self._from = Storage(spark, settings.input)
-        self._to = Storage(spark, settings.output)
-        self._aside = Storage(spark, self._to.root + ASIDE)
+        self._from = HadoopFolder(spark, settings.input)
+        self._to = HadoopFolder(spark, settings.output)
+        self._aside = HadoopFolder(spark, self._to.root + ASIDE)
         self._sum = CompactionResult()
 
     def run(self) -> CompactionResult:

@@ -38,7 +38,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from gateway.errors import SettingRefused, StartError
 from gateway.pipeline.jobs.committer import PARTITIONS
-from gateway.pipeline.jobs.storage import Storage, query_id
+from gateway.pipeline.jobs.storage import HadoopFolder, query_id
 from gateway.settings.pipeline import ArchiveSettings
 from gateway.telemetry import get_logger
 
@@ -208,8 +208,8 @@ class IcebergCommitter:
 
     def __init__(self, spark: SparkSession, table: Table, output: str, checkpoint: str) -> None:
         self._table = table
-        self._output = Storage(spark, output)
-        self._checkpoint = Storage(spark, checkpoint)
+        self._output = HadoopFolder(spark, output)
+        self._checkpoint = HadoopFolder(spark, checkpoint)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """

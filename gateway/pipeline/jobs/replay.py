@@ -40,7 +40,7 @@ from gateway.pipeline.jobs.replay_plan import (
 )
 from gateway.pipeline.jobs.runner import JobResult, run_stream
 from gateway.pipeline.jobs.spark import session
-from gateway.pipeline.jobs.storage import Storage, done_files
+from gateway.pipeline.jobs.storage import HadoopFolder, done_files
 from gateway.pipeline.options import FORMAT, check_name, option_of, options_of, require_nsqd
 from gateway.pipeline.schema import format_time
 from gateway.pipeline.sink import read_sink_settings
@@ -226,8 +226,8 @@ def replay_in(
     is_dry_run: bool,
 ) -> JobResult:
     """Like `run_replay`, but in the existing session *spark*, with readiness on *port*."""
-    refuse_table(Storage(spark, settings.input), "--input", NAME)
-    checkpoint_files = Storage(spark, settings.checkpoint) if settings.checkpoint else None
+    refuse_table(HadoopFolder(spark, settings.input), "--input", NAME)
+    checkpoint_files = HadoopFolder(spark, settings.checkpoint) if settings.checkpoint else None
     identity = identity_of(spark, settings)
     if checkpoint_files is not None:
         require_same_replay(checkpoint_files, identity, settings.checkpoint)
@@ -256,7 +256,7 @@ def replay_in(
 def identity_of(spark: SparkSession, settings: ReplaySettings) -> ReplayIdentity:
     """Return the identity of the replay that *settings* describe."""
     return ReplayIdentity(
-        input=Storage(spark, settings.input).qualified_path,
+        input=HadoopFolder(spark, settings.input).qualified_path,
         topic=tuple(sorted(settings.topic)),
         where=settings.where.strip(),
         to_topic=settings.to_topic,
@@ -265,7 +265,7 @@ def identity_of(spark: SparkSession, settings: ReplaySettings) -> ReplayIdentity
 
 
 def require_same_replay(
-    checkpoint_files: Storage, identity: ReplayIdentity, checkpoint: str
+    checkpoint_files: HadoopFolder, identity: ReplayIdentity, checkpoint: str
 ) -> None:
     """Raise SettingRefused if the checkpoint belongs to another replay or another job."""
     note = checkpoint_files.read(NOTE)

@@ -34,7 +34,7 @@ from gateway.pipeline.jobs.failures import Failure, explain
 from gateway.pipeline.jobs.monitoring import ManagementPort, monitored
 from gateway.pipeline.jobs.spark import is_submitted
 from gateway.pipeline.jobs.storage import (
-    Storage,
+    HadoopFolder,
     avoid_checkpoint_processes,
     remove_partial_offsets,
 )
@@ -216,7 +216,7 @@ def run_stream(
     """
 
     def begin() -> StreamingQuery:
-        checkpoint = Storage(spark, settings.checkpoint)
+        checkpoint = HadoopFolder(spark, settings.checkpoint)
         remove_partial_offsets(checkpoint)
         avoid_checkpoint_processes(spark, checkpoint)
         return start()

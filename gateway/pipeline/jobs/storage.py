@@ -158,7 +158,7 @@ _BY_FILE_SYSTEM = (
 
 
 class StoredFile(NamedTuple):
-    """A file in a `Storage`."""
+    """A file in a `HadoopFolder`."""
 
     path: str
     """Relative to the storage's root."""
@@ -167,7 +167,7 @@ class StoredFile(NamedTuple):
     """Seconds since 1970."""
 
 
-class Storage:
+class HadoopFolder:
     """
     A folder in a file system of Hadoop; methods take paths relative to it.
 
@@ -259,7 +259,7 @@ class Storage:
         self.delete(path)
         self.move_from(self, draft, path)
 
-    def move_from(self, other: Storage, path: str, new: str) -> None:
+    def move_from(self, other: HadoopFolder, path: str, new: str) -> None:
         """
         Move the file or folder *path* of *other* to *new* here, which must not exist.
 
@@ -292,7 +292,7 @@ class Storage:
             raise StartError(f"the folder {self.root} cannot be used: {detail}") from error
 
 
-def remove_partial_offsets(checkpoint: Storage) -> None:
+def remove_partial_offsets(checkpoint: HadoopFolder) -> None:
     """
     Delete the offsets log if it has no batch, only a draft from an interrupted first write.
 
@@ -303,7 +303,7 @@ def remove_partial_offsets(checkpoint: Storage) -> None:
         checkpoint.delete(_OFFSETS)
 
 
-def avoid_checkpoint_processes(spark: SparkSession, checkpoint: Storage) -> None:
+def avoid_checkpoint_processes(spark: SparkSession, checkpoint: HadoopFolder) -> None:
     """
     Make Spark write a *checkpoint* on a local disk through the older of Hadoop's two file APIs.
 

@@ -35,7 +35,7 @@ from gateway.pipeline.jobs.committer import (
 from gateway.pipeline.jobs.compact import ASIDE, NOTES, note_path, read_note
 from gateway.pipeline.jobs.console import ProgressBar
 from gateway.pipeline.jobs.spark import session
-from gateway.pipeline.jobs.storage import Storage, StoredFile
+from gateway.pipeline.jobs.storage import HadoopFolder, StoredFile
 from gateway.settings.pipeline import VacuumSettings
 from gateway.telemetry import get_logger
 from gateway.terminal import format_bytes, pluralize
@@ -47,13 +47,13 @@ _OURS = (RECORDS, sink_log.FOLDER, NOTES)
 """Folders that identify the output of an archive or a compaction: it has one of them."""
 _DAY = re.compile(r"topic=[^/]+/date=(\d{4}-\d\d-\d\d)/.*")
 _DRAFT = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}")
-"""Path of a draft that a killed `Storage.write` has left."""
+"""Path of a draft that a killed `HadoopFolder.write` has left."""
 
 
 class DeletableFile(NamedTuple):
     """A file to delete, and the storage that its path is relative to."""
 
-    folder: Storage
+    folder: HadoopFolder
     file: StoredFile
 
 
@@ -142,15 +142,15 @@ class _Vacuum:
         self._now = now
         self._retain_days = settings.retain_days
         self._written_before = now.timestamp() - settings.min_age_s
-        folder = Storage(spark, settings.input)
+        folder = HadoopFolder(spark, settings.input)
         refuse_table(folder, "--input", NAME)
         self._folder = _require_own(folder, "--input", _OURS)
         self._compacted = None
         if settings.compacted:
-            storage = Storage(spark, settings.compacted)
+            storage = HadoopFolder(spark, settings.compacted)
             self._compacted = _require_own(storage, "--compacted", (NOTES,))
         self._staging = staging_folder(spark, self._folder)
-        self._aside = Storage(spark, self._folder.root + ASIDE)
+        self._aside = HadoopFolder(spark, self._folder.root + ASIDE)
 
     def recover(self) -> None:
         """
@@ -248,7 +248,7 @@ def _is_left_over(path: str) -> bool:
     return is_visible(path) or path.endswith(UNCOMMITTED) or _DRAFT.fullmatch(path) is not None
 
 
-def _require_own(folder: Storage, flag: str, marks: Iterable[str]) -> Storage:
+def _require_own(folder: HadoopFolder, flag: str, marks: Iterable[str]) -> HadoopFolder:
     """
     Return *folder* if one of *marks* in it shows that a job has written it.
 

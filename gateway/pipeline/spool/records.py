@@ -92,7 +92,7 @@ class RecordHead(NamedTuple):
         return RECORD_HEAD_BYTES + self.topic_bytes + self.nsqd_bytes
 
     @property
-    def size_bytes(self) -> int:
+    def record_size_bytes(self) -> int:
         """Size of the whole record."""
         return self.frames_offset + self.data_bytes
 
@@ -151,7 +151,7 @@ def read_record_head(data: bytes, offset: int = 0) -> RecordHead | None:
 
 def is_whole(data: bytes, offset: int, head: RecordHead, salt: int) -> bool:
     """Return True if the record at *offset* with header *head* is complete and undamaged."""
-    end = offset + head.size_bytes
+    end = offset + head.record_size_bytes
     if end > len(data):
         return False
     return crc32(memoryview(data)[offset + _CHECKED_FROM : end], salt) == head.checksum
@@ -181,7 +181,7 @@ def scan(data: bytes, head: SegmentHead) -> Scan:
     while (record := read_record_head(data, offset)) is not None:
         if record.number != number or not is_whole(data, offset, record, head.salt):
             break
-        offset += record.size_bytes
+        offset += record.record_size_bytes
         number += record.messages
     # Bytes behind the last valid record are a torn tail, unless they are known to be durable.
     was_durable = offset < len(data) and _is_known_durable(data, offset, head.salt)

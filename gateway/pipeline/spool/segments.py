@@ -79,14 +79,14 @@ class Segment:
         """
         while byte < self.end:
             head = read_record_head(os.pread(fd, RECORD_HEAD_BYTES, byte))
-            if head is None or byte + head.size_bytes > self.end:
+            if head is None or byte + head.record_size_bytes > self.end:
                 raise SpoolDamaged(self.path, byte, "a record is missing")
             yield byte, head
-            byte += head.size_bytes
+            byte += head.record_size_bytes
 
     def record(self, fd: int, byte: int, head: RecordHead) -> bytes:
         """Return the record at *byte*; raises SpoolDamaged if it is not as it was written."""
-        data = os.pread(fd, head.size_bytes, byte)
+        data = os.pread(fd, head.record_size_bytes, byte)
         if not is_whole(data, 0, head, self.head.salt):
             raise SpoolDamaged(self.path, byte, "a record is not as it was written")
         return data

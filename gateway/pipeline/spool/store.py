@@ -69,7 +69,7 @@ class _FoundRecord(NamedTuple):
     @property
     def end(self) -> Position:
         """Return the position behind the record."""
-        return Position(self.segment.number, self.byte + self.head.size_bytes)
+        return Position(self.segment.number, self.byte + self.head.record_size_bytes)
 
     def data(self) -> bytes:
         """Return the whole record; raises SpoolDamaged if it is not as it was written."""
@@ -334,9 +334,9 @@ class SpoolStore:
             number = head.number + head.messages
             if at >= start.byte:
                 yield _FoundRecord(segment, fd, at, head, head.messages)
-            elif at + head.size_bytes > start.byte:
+            elif at + head.record_size_bytes > start.byte:
                 data, skipped = segment.record(fd, at, head), start.byte - at
-                count = count_frames(data, skipped, head.size_bytes)
+                count = count_frames(data, skipped, head.record_size_bytes)
                 if count is None or skipped < head.frames_offset:
                     raise SpoolDamaged(segment.path, start.byte, "no message starts there")
                 yield _FoundRecord(segment, fd, at, head, count)
@@ -360,7 +360,7 @@ class SpoolStore:
             first = (
                 head.frames_offset if found.messages == head.messages else start.byte - found.byte
             )
-            last = head.size_bytes if found.end <= end else end.byte - found.byte
+            last = head.record_size_bytes if found.end <= end else end.byte - found.byte
             names = names_of(data, 0, head)
             yield Frames(names.topic, names.nsqd, head.received_us, data[first:last])
             if found.end >= end:

@@ -155,8 +155,8 @@ class MaxConnectionAge:
         """The last second whose sockets are drained."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, socket: SubscriberSocket) -> None:
-        """Drain *socket* at its age limit; `remove` cancels that."""
+    def schedule_drain(self, socket: SubscriberSocket) -> None:
+        """Drain *socket* at its age limit; `cancel_drain` cancels that."""
         if not self._max_age_s:
             return
         loop = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ class MaxConnectionAge:
             self._last_second = min(int(now), socket.max_age_due) - 1
             self._schedule(loop)
 
-    def remove(self, socket: SubscriberSocket) -> None:
+    def cancel_drain(self, socket: SubscriberSocket) -> None:
         """Do not drain *socket* for its age; idempotent."""
         due = self._due_by_second.get(socket.max_age_due)
         if due is not None:
@@ -560,7 +560,7 @@ class SubscribeEndpoint:
     def on_socket_open(self, socket: SubscriberSocket) -> None:
         """Register *socket*, whose upgrade is complete, for drains and its maximum age; log it."""
         self._sockets.add(socket)
-        self._max_age.add(socket)
+        self._max_age.schedule_drain(socket)
         OPENED.counts[()] += 1
         _OPEN_SOCKETS.set(len(self._sockets))
         if socket.is_viewer:
@@ -590,7 +590,7 @@ class SubscribeEndpoint:
     def on_socket_closed(self, socket: SubscriberSocket) -> None:
         """Deregister *socket*, stop counting it, and log its totals."""
         self._sockets.discard(socket)
-        self._max_age.remove(socket)
+        self._max_age.cancel_drain(socket)
         if self._is_draining:
             self.closed_in_drain += 1
             self._requeued_on_close += socket.requeued_on_close
@@ -647,7 +647,7 @@ class SubscribeEndpoint:
     @property
     def in_flight_messages(self) -> int:
         """Number of deliveries that clients have not acknowledged."""
-        return sum(socket.held for socket in self._sockets)
+        return sum(socket.in_flight for socket in self._sockets)
 
 
 def _socket_options(

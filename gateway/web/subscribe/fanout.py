@@ -158,7 +158,7 @@ class SharedUpstream:
         if fanout is not None:
             await fanout.leave(self._viewer)
 
-    def release(self) -> None:
+    def drop_listener(self) -> None:
         """Drop the reference to the viewer after `unsubscribe`; call once."""
         del self._viewer
 
@@ -396,7 +396,7 @@ class Fanout:
             self._start_task.cancel()
             await asyncio.wait({self._start_task})
         await self._upstream.unsubscribe()
-        self._upstream.release()
+        self._upstream.drop_listener()
 
     # From NSQ
 

@@ -522,7 +522,7 @@ class SubscriberSocket(SessionSocket):
         }
 
     @property
-    def held(self) -> int:
+    def in_flight(self) -> int:
         """Number of deliveries that the client has not acknowledged."""
         return self._session.stats.held
 
@@ -752,7 +752,7 @@ class SubscriberSocket(SessionSocket):
             self._requeue_and_unsubscribe()
         if self._unsubscribing is not None:
             await asyncio.wait({self._unsubscribing})
-        self._upstream.release()
+        self._upstream.drop_listener()
 
     def close(self, code: CloseCode, reason: str) -> None:
         """Requeue unacknowledged deliveries, send the client what waits, close; idempotent."""
@@ -806,7 +806,7 @@ class SubscriberSocket(SessionSocket):
     def _on_finished(self) -> None:
         """Called once both the WebSocket and the subscription are closed, in either order."""
         self._context.registry.on_socket_closed(self)
-        self._upstream.release()
+        self._upstream.drop_listener()
 
 
 def _count_close(reason: CloseReason) -> None:

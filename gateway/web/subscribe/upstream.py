@@ -138,7 +138,7 @@ class Upstream(Protocol):
     async def unsubscribe(self) -> None:
         """End the subscription, and close its nsqd connections; idempotent."""
 
-    def release(self) -> None:
+    def drop_listener(self) -> None:
         """Drop the reference to the listener after `unsubscribe`; call once."""
 
 
@@ -371,7 +371,7 @@ class DedicatedUpstream:
             if self._subscription is subscription:
                 self._subscription = None
 
-    def release(self) -> None:
+    def drop_listener(self) -> None:
         """Drop the reference to the listener after `unsubscribe`; call once."""
         # Breaks the reference cycle with the socket, so that no garbage collection is needed.
         del self._listener

@@ -17,7 +17,7 @@ from gateway.pipeline.jobs.archive import (
     record_writer,
 )
 from gateway.pipeline.jobs.delta_table import DeltaTable
-from gateway.pipeline.jobs.storage import Storage
+from gateway.pipeline.jobs.storage import HadoopFolder
 from gateway.settings.loader import load
 from gateway.settings.pipeline import ArchiveSettings
 
@@ -34,7 +34,7 @@ class Started:
 
 
 class Files:
-    """A `Storage` in memory."""
+    """A `HadoopFolder` in memory."""
 
     def __init__(self, root: str, files: dict[str, str]) -> None:
         self.root = root
@@ -62,7 +62,7 @@ class Files:
 def continuity(output: dict[str, str], checkpoint: dict[str, str]) -> None:
     """Call `check_continuity` with these folders."""
     check_continuity(
-        cast("Storage", Files("/out", output)), cast("Storage", Files("/ck", checkpoint))
+        cast("HadoopFolder", Files("/out", output)), cast("HadoopFolder", Files("/ck", checkpoint))
     )
 
 
@@ -124,11 +124,11 @@ def test_the_archive_records_its_query_from_the_first_on() -> None:
     files: dict[str, str] = {}
     query = cast("StreamingQuery", Started())
 
-    assert query is record_writer(query, cast("Storage", Files("/out", files)))
+    assert query is record_writer(query, cast("HadoopFolder", Files("/out", files)))
     assert {"v": 1, "query_id": "a"} == json.loads(files["_written_by.json"])
 
     files["_written_by.json"] = "before"
-    record_writer(query, cast("Storage", Files("/out", files)))
+    record_writer(query, cast("HadoopFolder", Files("/out", files)))
     assert "before" == files["_written_by.json"]
 
 
@@ -137,7 +137,7 @@ def test_a_query_that_cannot_sign_does_not_run_on() -> None:
     query = Started()
 
     with pytest.raises(OSError, match="no space left"):
-        record_writer(cast("StreamingQuery", query), cast("Storage", Files("/full", {})))
+        record_writer(cast("StreamingQuery", query), cast("HadoopFolder", Files("/full", {})))
 
     assert query.is_stopped
 
@@ -157,7 +157,7 @@ class Batches(DeltaTable):
 
 def batches(last: dict[str, int], checkpoint: dict[str, str]) -> None:
     """Call `check_batches` with a table that has the *last* batches, and a checkpoint."""
-    spark, notes = cast("SparkSession", None), cast("Storage", Files("/ck", checkpoint))
+    spark, notes = cast("SparkSession", None), cast("HadoopFolder", Files("/ck", checkpoint))
     check_batches(spark, Batches(last), notes, "/out")
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.pipeline.jobs.committer import has_room_beside, is_visible, name_in_archive
-from gateway.pipeline.jobs.storage import Storage
+from gateway.pipeline.jobs.storage import HadoopFolder
 from tests.support.spark.archive_crash import (
     commit_twice,
     stop_in_a_batch,
@@ -163,6 +163,6 @@ def test_a_mounted_output_is_staged_inside(
     root: str, local: str | None, *, is_beside: bool
 ) -> None:
     """Files cannot be renamed beyond a bucket or a mounted volume."""
-    output = cast("Storage", SimpleNamespace(root=root, local_path=local))
+    output = cast("HadoopFolder", SimpleNamespace(root=root, local_path=local))
 
     assert is_beside == has_room_beside(output)

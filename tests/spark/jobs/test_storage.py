@@ -1,4 +1,4 @@
-"""`Storage`: files and folders, and Spark's checkpoints."""
+"""`HadoopFolder`: files and folders, and Spark's checkpoints."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def admin_app(
         await discovery.start()
         life.push_async_callback(nodes.stop)
         await nodes.start()
-        await until(lambda: len(nodes.nodes) == len(nsqds) + setup.found)
+        await until(lambda: len(nodes.http_addresses) == len(nsqds) + setup.found)
         parts = AdminContext(
             nsqds=nodes,
             administration=Administration(nodes, discovery),

@@ -17,7 +17,7 @@ from gateway.pipeline.jobs.committer import (
     read_record,
     staging_folder,
 )
-from gateway.pipeline.jobs.storage import Storage
+from gateway.pipeline.jobs.storage import HadoopFolder
 from tests.support.spark.compaction import stream_of
 
 _BODY_BYTES = 200_000
@@ -42,7 +42,7 @@ def stop_in_a_batch(spark: SparkSession, folder: str, rows: list[dict[str, Any]]
 
 def undo_renames(spark: SparkSession, folder: str) -> int:
     """Move the files of the last batch back to staging; return the number of files."""
-    output = Storage(spark, f"{folder}/archive")
+    output = HadoopFolder(spark, f"{folder}/archive")
     last = last_committed(output)
     assert last is not None
     staging = staging_folder(spark, output)
@@ -72,7 +72,7 @@ def write_batches(spark: SparkSession, folder: str, numbers: list[int]) -> list[
     committer.recover()
     for number in numbers:
         committer.write(_one_row(spark, number), number)
-    return Storage(spark, f"{folder}/archive").names(RECORDS)
+    return HadoopFolder(spark, f"{folder}/archive").names(RECORDS)
 
 
 def _one_row(spark: SparkSession, number: int) -> DataFrame:

@@ -23,7 +23,7 @@ from gateway.pipeline.jobs.monitoring import management
 from gateway.pipeline.jobs.replay import ReplayPrompt, replay_in
 from gateway.pipeline.jobs.replay_plan import ReplayCount
 from gateway.pipeline.jobs.storage import (
-    Storage,
+    HadoopFolder,
     avoid_checkpoint_processes,
     remove_partial_offsets,
 )
@@ -161,7 +161,7 @@ def count_in_windows(spark: SparkSession, flags: Flags, rows: Sequence[Sequence[
 
 def use_storage(spark: SparkSession, path: str) -> list[str | bool | None]:
     """Write and read in the folder *path*; runs in the program."""
-    folder = Storage(spark, path)
+    folder = HadoopFolder(spark, path)
     before = folder.read("note")
     folder.write("note", "née\n")
     folder.write("rows", "12")
@@ -172,7 +172,7 @@ def use_storage(spark: SparkSession, path: str) -> list[str | bool | None]:
 
 def clear_draft_of(spark: SparkSession, checkpoint: str) -> None:
     """Run the preparation before a query starts; runs in the program."""
-    remove_partial_offsets(Storage(spark, checkpoint))
+    remove_partial_offsets(HadoopFolder(spark, checkpoint))
 
 
 def file_manager_of(spark: SparkSession, checkpoint: str, chosen: str | None = None) -> str | None:
@@ -181,7 +181,7 @@ def file_manager_of(spark: SparkSession, checkpoint: str, chosen: str | None = N
     if chosen is not None:
         spark.conf.set(name, chosen)
     try:
-        avoid_checkpoint_processes(spark, Storage(spark, checkpoint))
+        avoid_checkpoint_processes(spark, HadoopFolder(spark, checkpoint))
         return spark.conf.get(name, None)
     finally:
         spark.conf.unset(name)
@@ -190,7 +190,7 @@ def file_manager_of(spark: SparkSession, checkpoint: str, chosen: str | None = N
 def misuse_storage(spark: SparkSession, path: str) -> str:
     """Return the errors for the folder *path*; runs in the program."""
     try:
-        Storage(spark, path).write("note", "x")
+        HadoopFolder(spark, path).write("note", "x")
     except StartError as error:
         return str(error)
     return ""

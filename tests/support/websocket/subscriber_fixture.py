@@ -95,7 +95,7 @@ class FakeUpstream:
             raise
         self.has_left = True
 
-    def release(self) -> None:
+    def drop_listener(self) -> None:
         """Do nothing, so that the test can inspect the object."""
 
     def all(self, kind: type[NsqAction]) -> list[NsqAction]:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.broker.client import Client
-from gateway.broker.handler import Disconnect, Effect, Handler, Resume, StepwisePublish
+from gateway.broker.handler import Disconnect, Effect, Handler, ResumeParsing, StepwisePublish
 from gateway.broker.scheduler import BrokerLimits
 from gateway.broker.topics import TopicRegistry
 from gateway.errors import LocalProtocolError, RemoteProtocolError
@@ -72,14 +72,14 @@ def test_identify_with_negotiation_returns_the_options(scene: Scene) -> None:
 
     assert isinstance(response, Response)
     answer = msgspec.json.decode(response.data)
-    assert (5_000, 7, Resume()) == (answer["msg_timeout"], answer["sample_rate"], resume)
+    assert (5_000, 7, ResumeParsing()) == (answer["msg_timeout"], answer["sample_rate"], resume)
 
 
 def test_identify_without_negotiation_is_ok(scene: Scene) -> None:
     """Its values hold all the same."""
     client = scene.client()
 
-    assert [OK, Resume()] == scene.say(client, Identify(b'{"msg_timeout":5000}'))
+    assert [OK, ResumeParsing()] == scene.say(client, Identify(b'{"msg_timeout":5000}'))
     assert 5.0 == client.consumer.msg_timeout_s
 
 

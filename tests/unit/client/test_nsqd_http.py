@@ -208,7 +208,7 @@ async def test_what_nsqlookupd_names_is_asked_too() -> None:
         discovery = Discovery((), options)
         await discovery.start()
         async with asking(named.http_address, discovery=discovery) as nsqds:
-            await until(lambda: len(nsqds.nodes) == 2)
+            await until(lambda: len(nsqds.http_addresses) == 2)
             answers = await nsqds.request(INFO)
             polls = len(discovery._polls)
         await discovery.stop()

@@ -68,7 +68,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert head is not None
 
     assert (7, 40, 5, 5) == (head.number, head.durable, head.received_us, head.messages)
-    assert (NAMES, len(data)) == (names_of(data, 0, head), head.size_bytes)
+    assert (NAMES, len(data)) == (names_of(data, 0, head), head.record_size_bytes)
     assert (True, False) == (is_whole(data, 0, head, 1), is_whole(data, 0, head, 2))
     assert b"".join(parts) == data[head.frames_offset :]
 

@@ -23,7 +23,7 @@ class Told(SubscriberSocket):
     secret: Secret | None = None
     trace_id: str | None = None
     totals: ClassVar[dict[str, object]] = {}
-    requeued_on_close = held = close_code = max_age_due = 0
+    requeued_on_close = in_flight = close_code = max_age_due = 0
     is_closed_by_client = False
 
     def __init__(self, on_told: Callable[[], None] = lambda: None) -> None:
@@ -138,7 +138,7 @@ async def test_nobody_is_old_without_a_limit() -> None:
     """There is neither a timer nor a place for a socket."""
     async with no_leaks():
         ages = MaxConnectionAge(0, in_flight_s=10)
-        ages.add(Told())
+        ages.schedule_drain(Told())
 
 
 async def test_a_socket_is_told_when_it_has_reached_its_age() -> None:
@@ -148,7 +148,7 @@ async def test_a_socket_is_told_when_it_has_reached_its_age() -> None:
     ages = MaxConnectionAge(100, in_flight_s=10, random=lambda: 0.0)
     socket = Told()
 
-    ages.add(socket)
+    ages.schedule_drain(socket)
     await clock.advance(98)
     before = list(socket.told)
     await clock.advance(3)
@@ -167,7 +167,7 @@ async def test_ages_are_drawn_apart() -> None:
     ages = MaxConnectionAge(100, in_flight_s=10, random=lambda: next(shares))
     sockets = [Told(), Told(), Told()]
     for socket in sockets:
-        ages.add(socket)
+        ages.schedule_drain(socket)
 
     left = []
     for seconds in (78, 4, 7, 3, 7, 3):
@@ -188,7 +188,7 @@ async def test_who_is_soon_old_is_told_as_well() -> None:
     sockets = [Told(), Told(), Told()]
 
     for socket, seconds in zip(sockets, (0.9, 0.1, 0.0), strict=True):
-        ages.add(socket)
+        ages.schedule_drain(socket)
         await clock.advance(seconds)
     for _ in range(3):
         await clock.advance(1)
@@ -204,8 +204,8 @@ async def test_who_has_gone_is_not_told() -> None:
     gone = Told()
 
     async with no_leaks():
-        ages.add(gone)
-        ages.remove(gone)
+        ages.schedule_drain(gone)
+        ages.cancel_drain(gone)
         await clock.advance(200)
     clock.run_on()
 
@@ -219,9 +219,9 @@ async def test_a_drain_stops_the_ages() -> None:
     socket = Told()
 
     async with no_leaks():
-        ages.add(socket)
+        ages.schedule_drain(socket)
         ages.stop()
-        ages.remove(socket)
+        ages.cancel_drain(socket)
         await clock.advance(200)
     clock.run_on()
 
@@ -234,7 +234,7 @@ async def test_many_who_are_old_together_are_told_so_many_in_a_turn() -> None:
     turns = Turns()
     ages = MaxConnectionAge(100, in_flight_s=10, random=lambda: 0.0)
     for _ in range(1_000):
-        ages.add(Told(turns.count))
+        ages.schedule_drain(Told(turns.count))
 
     await clock.advance(101)
     await turn(30)
@@ -250,12 +250,12 @@ async def test_who_comes_after_a_quiet_time_is_told_as_well() -> None:
     ages = MaxConnectionAge(2, in_flight_s=1, random=lambda: 0.0)
     first, second = Told(), Told()
 
-    ages.add(first)
+    ages.schedule_drain(first)
     for _ in range(5):
         await clock.advance(1)
-    ages.remove(first)
+    ages.cancel_drain(first)
     await clock.advance(50)
-    ages.add(second)
+    ages.schedule_drain(second)
     for _ in range(5):
         await clock.advance(1)
     clock.run_on()

@@ -137,11 +137,11 @@ async def test_a_touch_that_nsqd_refuses_makes_room_for_the_next_message() -> No
     refusal = ErrorFrame("E_TOUCH_FAILED", f"TOUCH {IDS[1].decode()} failed ID not in flight")
 
     socket.on_ack_refused(2, refusal)
-    by_another = socket.held
+    by_another = socket.in_flight
     web.take()
     socket.on_ack_refused(1, refusal)
 
-    assert (1, 0) == (by_another, socket.held)
+    assert (1, 0) == (by_another, socket.in_flight)
     assert [delivery["id"]] == [each["id"] for each in web.take()]
 
 
