@@ -9,7 +9,7 @@ import pytest
 
 import gateway as package
 from tests.support.brokers.auth_server import auth_server
-from tests.support.brokers.nsqd import real_nsqd
+from tests.support.brokers.nsqd import CURRENT_VERSION, NSQD_VERSION, real_nsqd
 from tests.support.gateways.discovered import found
 from tests.support.gateways.gateway import (
     RunningGateway,
@@ -70,12 +70,13 @@ async def test_the_broker_behind_is_administered(gateway: RunningGateway, topic:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_info_has_the_port_of_the_request(gateway: RunningGateway) -> None:
+async def test_info_has_the_port_of_the_request(kind: str, gateway: RunningGateway) -> None:
     """And the version of both."""
     info = (await gateway.http.get("/info")).json()
 
     assert gateway.address.endswith(f":{info['http_port']}")
-    assert ("1.3.0", package.__version__) == (info["version"], info["gateway"])
+    version = NSQD_VERSION if kind == "nsqd" else CURRENT_VERSION
+    assert (version, package.__version__) == (info["version"], info["gateway"])
 
 
 @pytest.mark.asyncio(loop_scope="session")

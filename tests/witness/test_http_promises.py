@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
+from tests.support.brokers.nsqd import loses_messages_when_killed
 from tests.support.brokers.restartable_nsqd import RestartableNsqd, restartable_nsqd
 from tests.support.brokers.stored_messages import stored_messages
 from tests.support.brokers.toxiproxy import FaultyNetwork, toxiproxy
@@ -240,10 +241,9 @@ async def one_falls_silent(scene: Scene) -> None:
     await scene.ways[0].heal()
 
 
+KILLS: tuple[Fault, ...] = (one_is_killed, both_are_killed, one_goes_for_good)
 FAULTS: tuple[Fault, ...] = (
-    one_is_killed,
-    both_are_killed,
-    one_goes_for_good,
+    *KILLS,
     one_is_restarted,
     one_is_stopped,
     both_are_stopped,
@@ -259,7 +259,15 @@ FAULTS: tuple[Fault, ...] = (
 PUBLISHES = -(-ALL_PUBLISHES // len(FAULTS))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(
+            fault, id=fault.__name__, marks=loses_messages_when_killed if fault in KILLS else ()
+        )
+        for fault in FAULTS
+    ],
+)
 async def test_the_responses_are_true_when(fault: Fault) -> None:
     """Every 200 is stored once, no 4xx or 503 is; without a fault all is 200."""
     async with scene() as scene_:

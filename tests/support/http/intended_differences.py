@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.support.brokers.nsqd import NSQD_VERSION, is_older_nsqd
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -444,10 +446,14 @@ ENDS = (
     ),
 )
 
+# /info of nsqd 1.2.1 has no limits.
+_NODE_LIMITS = (
+    ',"max_heartbeat_interval":60000000000,"max_output_buffer_size":65536,'
+    '"max_output_buffer_timeout":30000000000,"max_deflate_level":6'
+)
 _NODE = (
-    '"version":"1.3.0","broadcast_address":<own>,"hostname":<own>,"http_port":<own>,'
-    '"tcp_port":<own>,"start_time":<own>,"max_heartbeat_interval":60000000000,'
-    '"max_output_buffer_size":65536,"max_output_buffer_timeout":30000000000,"max_deflate_level":6'
+    f'"version":"{NSQD_VERSION}","broadcast_address":<own>,"hostname":<own>,"http_port":<own>,'
+    f'"tcp_port":<own>,"start_time":<own>{"" if is_older_nsqd else _NODE_LIMITS}'
 )
 
 ADMINISTRATION = (
@@ -461,8 +467,8 @@ ADMINISTRATION = (
     Difference(
         reason="beside nsqd's own members the nodes, for there may be several",
         nsqd='"producers":null}',
-        gateway='"producers":null,"nodes":[{"version":"1.3.0","health":"OK","start_time":<own>,'
-        '"node":<own>}]}',
+        gateway='"producers":null,"nodes":'
+        f'[{{"version":"{NSQD_VERSION}","health":"OK","start_time":<own>,"node":<own>}}]}}',
         talks=(
             "a topic with messages is deleted",
             *(

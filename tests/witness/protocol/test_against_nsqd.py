@@ -19,14 +19,10 @@ from gateway.protocol.identify import (
 )
 from gateway.protocol.states import State
 from gateway.protocol.wire import MAGIC, Limits
-from tests.support.brokers.nsqd import RealNsqd, compares_with_current_nsqd, real_nsqd
+from tests.support.brokers.nsqd import RealNsqd, as_current_nsqd, real_nsqd
 from tests.support.brokers.nsqd_errors import NSQD_ERRORS, OFFER_REFUSALS
 
-pytestmark = [
-    compares_with_current_nsqd,
-    pytest.mark.nsqd,
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.nsqd, pytest.mark.asyncio(loop_scope="module")]
 
 _WAIT_S = 60.0
 
@@ -60,7 +56,7 @@ async def response_to(nsqd: RealNsqd, data: bytes, *, ends: bool) -> bytes:
             writer.write(data)
             if ends:
                 writer.write_eof()
-            return await parser.read()
+            return as_current_nsqd(await parser.read())
         finally:
             writer.close()
 
@@ -73,7 +69,7 @@ async def answered_by(nsqd: RealNsqd, offer: bytes) -> bytes:
         try:
             writer.write(MAGIC + Identify(offer).encode())
             head = await parser.readexactly(4)
-            return head + await parser.readexactly(struct.unpack(">I", head)[0])
+            return head + as_current_nsqd(await parser.readexactly(struct.unpack(">I", head)[0]))
         finally:
             writer.close()
 
