@@ -83,7 +83,7 @@ def test_what_runs_in_browsers_and_in_node_has_right_types(project: str) -> None
 
 def test_the_types_let_right_use_pass_and_stop_misuse() -> None:
     """What users write compiles; each line that is marked as misuse does not."""
-    project = str(ROOT / "tests" / "javascript")
+    project = str(ROOT / "tests" / "browser" / "types")
     checked = tool("tsc", "--pretty", "false", "--project", project)
 
     assert [] == checked.stdout.splitlines()

@@ -9,7 +9,7 @@ import {
   type State,
   Subscription,
   subscribe,
-} from "../../gateway/web/site/static/nsq.js";
+} from "../../../gateway/web/site/static/nsq.js";
 
 // Subscribing
 
