@@ -12,7 +12,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
-WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
+WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqd-1.2.1/nsqd nsqd-1.2.1/nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
     toxiproxy-server go-socket-client)
 # What looks at the chart and the image: two renderers' worth of Go, policies from PyPI.
 CHART_WITNESSES := $(addprefix tools/bin/,helm kube-score pod-security)
@@ -70,6 +70,15 @@ test: $(VENV)/.test offer-nsqd ## run the tests of a change: in process, through
 
 verify: setup .venv-docs offer-witnesses spark-classes ## run all other tests: nsqd, browsers, Spark, chart, packages, documents, histories
 	$(PYTEST) --brokers nsqd --witnesses others --durations 20 tests/e2e $(LATER_TIERS) $(ARGS)
+	$(if $(ARGS),,$(WITH_OLD_NSQD) $(OLD_NSQD_TESTS))
+
+# nsqd 1.2.1 (docs/supported-versions.md). `make verify` runs what reads its answers: frames, HTTP,
+# TLS, AUTH, discovery, delivery. `make verify-old-nsqd` runs all that needs nsqd, in seven minutes.
+OLD_NSQD := $(addprefix tools/bin/nsqd-1.2.1/,nsqd nsqlookupd)
+WITH_OLD_NSQD := NSQ_GATEWAY_NSQD=1.2.1 $(PYTEST) --brokers nsqd -m "nsqd and not java"
+OLD_NSQD_TESTS := $(addprefix tests/witness/,protocol broker client/test_connection_upgrades.py \
+    test_http_against_nsqd.py test_admin.py test_auth.py test_discovery.py) \
+    $(addprefix tests/e2e/,test_delivery.py test_requeue_on_close.py client/test_channel_monitor.py)
 
 COVERED ?= 95
 
@@ -160,9 +169,8 @@ define verify_versions
 	$(1)/bin/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) $(VERIFIED) $(ARGS)
 endef
 
-# Tests that compare the embedded broker with nsqd byte for byte need 1.3.0 and are skipped.
-verify-old-nsqd: setup tools/bin/nsqd-1.2.1/nsqd tools/bin/nsqd-1.2.1/nsqlookupd ## run the tests that need nsqd with nsqd 1.2.1
-	NSQ_GATEWAY_NSQD=1.2.1 $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S) -m "nsqd and not java" $(ARGS)
+verify-old-nsqd: setup $(OLD_NSQD) tools/bin/toxiproxy-server ## run the tests that need nsqd with nsqd 1.2.1
+	$(WITH_OLD_NSQD) tests/unit tests/e2e tests/witness verification/test_histories.py $(ARGS)
 
 check: setup .venv-docs ## check format, lint, spelling, types and architecture; changes nothing
 	$(BIN)/ruff format --check .

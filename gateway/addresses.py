@@ -55,10 +55,12 @@ def is_loopback(address: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ip = ipaddress.ip_address(host)
     except ValueError:
         # Any other name counts as public: then the settings require a decision about access.
         return False
+    # ::ffff:127.0.0.1 counts as public; Python 3.13 calls it a loopback address, 3.11 does not.
+    return ip.is_loopback and getattr(ip, "ipv4_mapped", None) is None
 
 
 class TrustedHosts:

@@ -62,6 +62,8 @@ async def preloaded_gateway(
     gateway = PreloadedGateway(folder)
     gateway.resolve(names or {})
     arguments = (
+        # The version of nsqd that tests use is no setting of the gateway.
+        *("-u", "NSQ_GATEWAY_NSQD"),
         f"LD_PRELOAD={library}",
         *gateway.environment,
         *(sys.executable, "-c", _START, "serve", *ON_FREE_PORTS, *flags),

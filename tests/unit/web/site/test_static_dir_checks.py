@@ -42,7 +42,8 @@ def test_a_folder_with_a_page_is_taken_in_silence(tmp_path: Path, *, console: bo
     [
         ("nothing", "No such file or directory"),
         ("file", "Not a directory"),
-        ("nul\0", "embedded null byte"),
+        # Python 3.13 has other words than 3.11.
+        ("nul\0", "embedded null"),
     ],
 )
 def test_what_is_no_folder_is_an_error_of_the_settings(
@@ -54,8 +55,9 @@ def test_what_is_no_folder_is_an_error_of_the_settings(
     with pytest.raises(SettingsError) as caught:
         check_static_dir(path, ROUTES)
 
-    allowed = f"the path of a folder that the gateway may read; {reason}"
-    assert f"--static-dir is {path!r}; allowed: {allowed}" == str(caught.value)
+    allowed = "the path of a folder that the gateway may read; "
+    told, _, of_the_system = str(caught.value).partition(allowed)
+    assert (f"--static-dir is {path!r}; allowed: ", True) == (told, reason in of_the_system)
 
 
 @pytest.mark.parametrize(
