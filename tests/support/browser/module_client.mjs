@@ -7,8 +7,8 @@
 // Variables of a script, in addition to `globalThis` of earlier ones: nsq, subscribe, WebSocket, Fake, clock.
 
 import { createInterface } from "node:readline";
-import * as nsq from "../../gateway/web/site/static/nsq.js";
-import WebSocket from "../../tools/bin/node/node_modules/ws/wrapper.mjs";
+import * as nsq from "../../../gateway/web/site/static/nsq.js";
+import WebSocket from "../../../tools/bin/node/node_modules/ws/wrapper.mjs";
 
 const faults = [];
 process.on("uncaughtException", (error) => faults.push(String(error)));

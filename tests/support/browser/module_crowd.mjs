@@ -7,8 +7,8 @@
 // as fast; {"close": true} closes every subscription, after which the process ends by itself.
 
 import { createInterface } from "node:readline";
-import { subscribe } from "../../gateway/web/site/static/nsq.js";
-import WebSocket from "../../tools/bin/node/node_modules/ws/wrapper.mjs";
+import { subscribe } from "../../../gateway/web/site/static/nsq.js";
+import WebSocket from "../../../tools/bin/node/node_modules/ws/wrapper.mjs";
 
 const wish = JSON.parse(process.argv[2]);
 const { setTimeout: realSetTimeout, clearTimeout: realClearTimeout } = globalThis;
