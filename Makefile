@@ -27,7 +27,7 @@ GO_BUILD  := CGO_ENABLED=0 GOTOOLCHAIN=local $(GO) build -buildvcs=false -trimpa
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run setup witnesses offer-nsqd offer-witnesses spark-classes unit test verify coverage dist verify-package verify-newest verify-lowest verify-python verify-old-nsqd fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables check format bench bench-pipeline lock clean
+.PHONY: help run setup witnesses offer-nsqd offer-witnesses spark-classes unit test verify coverage dist verify-package verify-newest verify-lowest verify-python verify-old-nsqd fuzz docs api-page traceability site hooks screenshots soak soak-history soak-crowd soak-pipeline verify-tables mutants check format bench bench-pipeline lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,12 @@ soak-pipeline: setup witnesses spark-classes ## kill the processes of Spark arch
 verify-tables: setup .venv-delta .venv-iceberg ## archive into Delta and Iceberg tables, and read them with Spark and DuckDB (installs two more versions of Spark, 1 GB)
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_tables_on_spark.py $(ARGS)
 	$(BIN)/python -m pytest -rP --numprocesses 0 tests/spark/test_examples_on_spark.py -k delta_table $(ARGS)
+
+MUTANTS ?= 200
+SEED    ?= $(shell $(PYTHON) -c 'import random; print(random.randrange(10**6))')
+
+mutants: $(VENV)/.test ## change the code at random places, and count how many changes the tests notice (MUTANTS=200 SEED=1)
+	$(BIN)/python verification/mutants.py --count $(MUTANTS) --seed $(SEED) $(ARGS)
 
 dist: setup ## build the wheel and the sdist in dist/
 	rm -rf dist build *.egg-info

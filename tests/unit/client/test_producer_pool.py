@@ -12,7 +12,7 @@ from gateway.client.producer import Producer, ProducerOptions
 from gateway.client.producer_pool import ProducerConnection, ProducerPool
 from gateway.client.reconnect import AUTH_MISSING_DELAY_S
 from gateway.credentials import Secret
-from gateway.errors import BrokerRefused, NoBroker
+from gateway.errors import BrokerRefused, NoBroker, OutcomeUnknown
 from gateway.protocol.commands import Auth, Identify, Publish
 from gateway.protocol.frames import Response
 from gateway.protocol.identify import AuthResponse, IdentifyResponse
@@ -312,3 +312,19 @@ async def test_a_publish_that_waits_for_an_attempt_that_fails_by_a_bug_fails_at_
     async with running_producer(broker) as publisher:
         with pytest.raises(NoBroker, match=r"nothing was published.*unexpected ZeroDivisionError"):
             await publisher.publish("t", b"1")
+
+
+async def test_an_abort_ends_the_connection_at_once() -> None:
+    broker = ScriptedBroker()
+    await broker.start()
+    broker.on(Publish, no_response)
+    async with running_producer(broker) as publisher:
+        [waiting] = start_publishes(publisher, b"1")
+        await until(lambda: bool(broker.all(Publish)))
+
+        publisher.abort()
+        await turn(10)
+
+        assert waiting.done()
+        assert [OutcomeUnknown] == [type(error) for error in await outcomes(waiting)]
+    await broker.stop()

@@ -391,8 +391,9 @@ def test_lines_in_steps_of_any_size_are_the_lines_of_the_whole(
         b"\n" * 400_000,
         b"x" * 300_000 + b"\n" + b"a\n" * 50_000,
         b"ab\n\n" * 50_000,
+        b"\n" + b"x" * 65_536 + b"\n" + b"a\n" * 50_000,
     ],
-    ids=["short", "empty", "long and short", "both"],
+    ids=["short", "empty", "long and short", "both", "empty, long and short"],
 )
 def test_a_step_has_a_bounded_number_of_lines(body: bytes) -> None:
     """Earlier lines do not matter."""
