@@ -24,6 +24,7 @@ import os
 import random
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -510,16 +511,14 @@ class Copy:
         process = os.fork()
         if process == 0:
             _become_pytest(self.root, output, [*arguments, *_OPTIONS], environment)
-        deadline = time.monotonic() + limit_s
-        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        while ended is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-            ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        handle = os.pidfd_open(process)
+        ended, _, _ = select.select([handle], [], [], limit_s)
+        os.close(handle)
         # What the tests have started is in their process group, and ends with them.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        return (None if ended is None else status), output.read_text(errors="replace")
+        return (status if ended else None), output.read_text(errors="replace")
 
 
 _OPTIONS = (
