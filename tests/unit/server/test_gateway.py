@@ -79,7 +79,7 @@ async def test_what_a_drain_came_to_is_told_when_all_is_over() -> None:
     assert (LifecycleState.DRAINING, []) == cut
     assert LifecycleState.STOPPED is planes.state
     [line] = [line for line in lines if line["event"] == "drained"]
-    assert [0, 0, 0] == [line[f"cut_{kind}"] for kind in KINDS]
+    assert [0, 0, 0] == [line[f"aborted_{kind}"] for kind in KINDS]
 
 
 async def test_what_was_bound_and_never_started_is_given_back() -> None:
