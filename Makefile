@@ -62,11 +62,15 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S)
 QUICK_WITNESSES := tools/bin/nsqd tools/bin/nsqlookupd
 LATER_TIERS := tests/witness tests/browser tests/spark tests/chart verification
 
+# These tests often wait, so that a core has time for more than one worker.
+QUICK_WORKERS := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
+QUICK_PYTEST := $(BIN)/python -m pytest --numprocesses $(QUICK_WORKERS) --timeout $(TEST_LIMIT_S)
+
 unit: $(VENV)/.test ## run the tests that need no other process (ARGS="-k words")
-	$(PYTEST) -m "not nsqd" tests/unit $(ARGS)
+	$(QUICK_PYTEST) -m "not nsqd" tests/unit $(ARGS)
 
 test: $(VENV)/.test offer-nsqd ## run the tests of a change: in process, through sockets, and beside nsqd where Go can build it
-	$(PYTEST) --witnesses nsqd tests/unit tests/e2e tests/witness $(ARGS)
+	$(QUICK_PYTEST) --witnesses nsqd tests/unit tests/e2e tests/witness $(ARGS)
 
 verify: setup .venv-docs offer-witnesses spark-classes ## run all other tests: nsqd, browsers, Spark, chart, packages, documents, histories
 	$(PYTEST) --brokers nsqd --witnesses others --durations 20 tests/e2e $(LATER_TIERS) $(ARGS)
