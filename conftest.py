@@ -1,3 +1,3 @@
-"""Load the settings of all tests; pytest accepts `pytest_plugins` at the root only."""
+"""Load what all tests share; pytest accepts `pytest_plugins` at the root only."""
 
-pytest_plugins = ["tests.support.plugin"]
+pytest_plugins = ["tests.support.plugin", "tests.support.gateways.fixtures"]

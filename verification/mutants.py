@@ -6,7 +6,8 @@ and web. Each is written into a copy of the project, never into the working tree
 one fails: first those in the mirrored files (gateway/client/rdy.py: tests/unit/client/test_rdy*.py)
 that run the line, then the others of tests/unit that run it, at last the files of tests/e2e for the
 folder. A mutant that passes them all has survived, also one whose line no test runs. Tests that
-need nsqd are left out. A test that exceeds its time limit has failed.
+need nsqd are left out. A test that exceeds its time limit has failed; a pytest that ends twice
+without naming a test leaves the mutant undecided.
 
 A first run of tests/unit finds which test runs which line; `--map` keeps the result. The last lines
 name each survivor, to be tried again with `--only` after a test is added.
@@ -32,8 +33,10 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -444,6 +447,23 @@ class CoverageMap:
         return sum(self.durations.get(test) or 0.0 for test in tests)
 
 
+class Verdict(StrEnum):
+    """What the tests say of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    UNDECIDED = "undecided"
+    """No test failed, but pytest ended without a result, twice; not counted as killed."""
+
+
+class Result(NamedTuple):
+    """What the tests say of a mutant, and which of them."""
+
+    verdict: Verdict
+    reason: str
+    """The stage and its test that failed, or how pytest ended; empty if the mutant survived."""
+
+
 class Copy:
     """A copy of the project, in which one file at a time is another."""
 
@@ -474,35 +494,44 @@ class Copy:
         }
         self._pytest(command, where, MEASURE_LIMIT_S)
 
-    def survives(self, mutant: Mutant, stages: Sequence[Stage]) -> tuple[Stage, str] | None:
-        """Return the stage that finds the mutant, and its test; None if it survives."""
+    def try_one(self, mutant: Mutant, stages: Sequence[Stage]) -> Result:
+        """Run the stages with the mutant in place until one of their tests fails."""
         path = self.root / mutant.path
         source, stat = path.read_bytes(), path.stat()
         path.write_bytes(mutant.apply(source))
         try:
+            undecided = ""
             for stage in stages:
-                failure = self._run(stage)
-                if failure is not None:
-                    return stage, failure
-            return None
+                test, end = self._run(stage)
+                if not test and end:
+                    # A busy machine can make tests slow: only what happens twice is the mutant's.
+                    test, end = self._run(stage)
+                if test:
+                    return Result(Verdict.KILLED, f"{stage.name}: {test}")
+                undecided = undecided or (f"{stage.name}: {end}" if end else "")
+            return Result(Verdict.UNDECIDED if undecided else Verdict.SURVIVED, undecided)
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
-    def _run(self, stage: Stage) -> str | None:
+    def _run(self, stage: Stage) -> tuple[str, str]:
+        """Return the test that failed, and how pytest ended without one; both empty if none did."""
         if not stage.files:
-            return None
+            return "", ""
         self._plan.write_text(json.dumps(stage.plan))
         command = ["-x", f"--timeout={stage.test_limit_s}", "-m", "not nsqd", *stage.files]
         status, output = self._pytest(
             command, {"MUTANTS_PLAN": str(self._plan)}, START_S + 4 * stage.duration_s
         )
         if status in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
-            return None
-        if status is None:
-            return "time limit"
+            return "", ""
         failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output, re.MULTILINE)
-        return failed[1] if failed else f"pytest ended with {status}: {output[-300:]}"
+        if failed:
+            return failed[1], ""
+        return (
+            "",
+            "time limit" if status is None else f"pytest ended with {status}: {output[-300:]}",
+        )
 
     def _pytest(
         self, arguments: Sequence[str], environment: dict[str, str], limit_s: float
@@ -702,16 +731,16 @@ def choose(arguments: argparse.Namespace) -> list[Mutant]:
 
 def try_all(
     copy: Copy, mutants: Sequence[Mutant], stages: Sequence[Sequence[Stage]]
-) -> Iterator[Mutant]:
-    """Yield the mutants that survive their stages."""
+) -> Iterator[tuple[Mutant, Verdict]]:
+    """Yield the mutants that no test fails for, and what is known of them."""
     for number, (mutant, each) in enumerate(zip(mutants, stages, strict=True), 1):
         started = time.monotonic()
-        found = copy.survives(mutant, each)
+        verdict, reason = copy.try_one(mutant, each)
         took_s = time.monotonic() - started
-        result = f"killed ({found[0].name}: {found[1]})" if found else "SURVIVED"
-        say(f"{number}/{len(mutants)} {took_s:.0f} s {mutant.name} {result}")
-        if not found:
-            yield mutant
+        told = f"{verdict} ({reason})" if reason else verdict.upper()
+        say(f"{number}/{len(mutants)} {took_s:.0f} s {mutant.name} {told}")
+        if verdict is not Verdict.KILLED:
+            yield mutant, verdict
 
 
 def main() -> None:
@@ -730,14 +759,18 @@ def main() -> None:
         failing = [test for test, duration_s in tests.durations.items() if duration_s is None]
         say(f"{len(tests.durations)} tests; left out, for they fail without a mutant: {failing}")
         stages = [unit_stages(copy.root, each, tests, arguments.limit_s) for each in mutants]
-        survivors = list(try_all(copy, mutants, stages))
-        if survivors and not arguments.no_e2e:
-            say(f"{len(survivors)} survive tests/unit; running tests/e2e ...")
-            survivors = list(try_all(copy, survivors, [[e2e_stage(each)] for each in survivors]))
-    killed = len(mutants) - len(survivors)
-    for mutant in survivors:
-        say(f"\n{mutant.name}\n{mutant.diff((ROOT / mutant.path).read_bytes())}")
-    say(f"\n{killed} killed, {len(survivors)} survived: {killed / max(1, len(mutants)):.1%}")
+        left = dict(try_all(copy, mutants, stages))
+        if left and not arguments.no_e2e:
+            say(f"{len(left)} pass tests/unit; running tests/e2e ...")
+            left = dict(try_all(copy, list(left), [[e2e_stage(each)] for each in left]))
+    for mutant, verdict in left.items():
+        say(f"\n{mutant.name} {verdict}\n{mutant.diff((ROOT / mutant.path).read_bytes())}")
+    counts = Counter(left.values())
+    killed = len(mutants) - len(left)
+    say(
+        f"\n{killed} killed, {counts[Verdict.SURVIVED]} survived, "
+        f"{counts[Verdict.UNDECIDED]} undecided: {killed / max(1, len(mutants)):.1%} killed"
+    )
 
 
 if __name__ == "__main__":

@@ -112,8 +112,9 @@ class NsqdHttp:
             LimitReached: Too many requests, and none of them ended in time.
         """
         known = self._known(nodes)
-        async with self._slot():
-            return await self._request_all(known, requests)
+        timeout_s = self._options.timeout_s
+        async with self._slot(timeout_s):
+            return await self._request_all(known, requests, timeout_s)
 
     async def request_and_read(
         self,
@@ -139,6 +140,7 @@ class NsqdHttp:
             Exception: What *read* raises.
         """
         known = self._known(nodes)
+        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
         async with self._slot(timeout_s):
             return await run_in_steps(read(await self._request_all(known, [request], timeout_s)))
 
@@ -150,10 +152,7 @@ class NsqdHttp:
         return nodes
 
     async def _request_all(
-        self,
-        nodes: Sequence[str],
-        requests: Sequence[NodeRequest],
-        timeout_s: float | None = None,
+        self, nodes: Sequence[str], requests: Sequence[NodeRequest], timeout_s: float
     ) -> list[NodeAnswer]:
         # One for all nodes: their answers are in memory at the same time.
         budget = ByteBudget(self._options.max_answers_bytes)
@@ -162,10 +161,10 @@ class NsqdHttp:
         )
 
     @asynccontextmanager
-    async def _slot(self, timeout_s: float | None = None) -> AsyncIterator[None]:
+    async def _slot(self, timeout_s: float) -> AsyncIterator[None]:
         """Context manager: hold one of `max_requests`; raise LimitReached after *timeout_s*."""
         try:
-            async with asyncio.timeout(self._options.timeout_s if timeout_s is None else timeout_s):
+            async with asyncio.timeout(timeout_s):
                 await self._requests.acquire()
         except TimeoutError:
             limit = self._options.max_requests
@@ -182,7 +181,7 @@ class NsqdHttp:
         node: str,
         requests: Sequence[NodeRequest],
         budget: ByteBudget,
-        timeout_s: float | None,
+        timeout_s: float,
     ) -> NodeAnswer:
         answer: NodeAnswer = NodeUnreachable(node=node, reason="no request was sent")
         for request in requests:
@@ -193,9 +192,8 @@ class NsqdHttp:
         return answer
 
     async def _request(
-        self, node: str, request: NodeRequest, budget: ByteBudget, timeout_s: float | None
+        self, node: str, request: NodeRequest, budget: ByteBudget, timeout_s: float
     ) -> NodeAnswer:
-        timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
         try:
             # One limit, the wait for a connection included: the HTTP client itself has none.
             async with asyncio.timeout(timeout_s), self._connections:

@@ -407,7 +407,11 @@ class Producer:
             await self._pools.close()
 
     def abort(self) -> None:
-        """Close all connections immediately; publishes written, not answered: OutcomeUnknown."""
+        """
+        Close all connections immediately.
+
+        Publishes that were written and have no answer yet raise OutcomeUnknown.
+        """
         self._pools.abort()
 
 
@@ -581,7 +585,11 @@ class ProducerPools:
         await asyncio.gather(*pools, *self._closing)
 
     def abort(self) -> None:
-        """Close all connections immediately; publishes written, not answered: OutcomeUnknown."""
+        """
+        Close all connections immediately.
+
+        Publishes that were written and have no answer yet raise OutcomeUnknown.
+        """
         for pool in self._pools.values():
             pool.abort()
 

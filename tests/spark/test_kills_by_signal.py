@@ -13,7 +13,14 @@ from tests.support.gateways.gateway import poll_until
 from tests.support.spark.job import archive_job
 from tests.support.spark.kills import MOST_ROWS, TOPIC, counts, options_for, until
 from tests.support.spark.program import SparkProgram
-from tests.support.spark.stream import HOLD, archived, end_reading, keep_reading, read_to_the_end
+from tests.support.spark.stream import (
+    HELD,
+    HOLD,
+    archived,
+    end_reading,
+    keep_reading,
+    read_to_the_end,
+)
 
 pytestmark = [
     pytest.mark.java,
@@ -50,7 +57,8 @@ async def test_a_stopped_query_requeues_its_messages(
     (tmp_path / HOLD).touch()
     await publish(http)
     await spark.run(keep_reading, str(tmp_path), options)
-    await until((tmp_path / "checkpoint" / "offsets" / "0").exists)
+    # Before its first task a batch can still begin: Hadoop's `mkdirs` ignores an interrupt.
+    await until((tmp_path / HELD).exists)
     await until(lambda: has(http, in_flight=COUNT))
     await spark.run(end_reading, str(tmp_path))
     given_back = await poll_until(lambda: counts(http), (COUNT, 0, 0))

@@ -14,6 +14,17 @@ from gateway.client.producer import TOPICS
 from tests.support.brokers.connection_listener import OPTIONS, Listener
 from tests.support.brokers.scripted_broker import Peer, ScriptedBroker
 
+__all__ = [
+    "broker",
+    "connection",
+    "listener",
+    "other",
+    "own_labels",
+    "peer",
+    "subscribed",
+]
+"""What a conftest.py gets; others import by name."""
+
 
 @pytest.fixture(autouse=True)
 def own_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,18 @@ from tests.support.browser.browser_page import BrowserPage, browser_page
 from tests.support.browser.browsers import BROWSERS, DESK, Browsers, Device, Visitor, browsers
 from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
 
+__all__ = [
+    "allowing",
+    "auths",
+    "browser_name",
+    "guarded",
+    "pages",
+    "running_browsers",
+    "visitor",
+    "visits",
+]
+"""What a conftest.py gets; others import by name."""
+
 SECRET = "s3cret-of-alice"
 
 Visits: TypeAlias = Callable[[Device], Awaitable[Visitor]]

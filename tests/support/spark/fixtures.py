@@ -12,6 +12,14 @@ from tests.support.spark.kills import channel_of
 from tests.support.spark.program import SparkProgram
 from tests.support.spark.shared_spark import SharedSpark
 
+__all__ = [
+    "broker",
+    "http",
+    "shared_spark",
+    "spark",
+]
+"""What a conftest.py gets; others import by name."""
+
 
 @pytest.fixture(scope="session")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:

@@ -17,6 +17,8 @@ from gateway.pipeline.jobs.archive import archive_writer
 _LOOK_S = 0.05
 HOLD = "hold"
 """While a file of this name is in the folder, no task of a stream there gets on."""
+HELD = "held"
+"""A file of this name tells that a task waits for the end of `HOLD`."""
 
 
 def start(
@@ -28,6 +30,7 @@ def start(
     def hold(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         for batch in batches:
             while Path(folder, HOLD).exists():
+                Path(folder, HELD).touch()
                 threading.Event().wait(_LOOK_S)
             yield batch
 

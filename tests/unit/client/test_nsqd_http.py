@@ -151,7 +151,7 @@ async def test_more_nodes_than_connections_are_asked_in_turn() -> None:
 async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:
     """The number of concurrent requests limits the answers in memory."""
     options = NsqdHttpOptions(timeout_s=0.05, max_requests=1)
-    async with asking("127.0.0.1:1", options=options) as nsqds, nsqds._slot():
+    async with asking("127.0.0.1:1", options=options) as nsqds, nsqds._slot(1.0):
         with pytest.raises(LimitReached, match="1 requests to nsqd are pending"):
             await nsqds.request(INFO)
 
