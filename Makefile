@@ -138,7 +138,7 @@ mutants: $(VENV)/.test ## change the code at random places, and count how many c
 	$(BIN)/python verification/mutants.py --count $(MUTANTS) --seed $(SEED) $(ARGS)
 
 dist: setup ## build the wheel and the sdist in dist/
-	rm -rf dist build *.egg-info
+	rm -rf dist build/lib build/bdist.* *.egg-info
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 verify-package: setup witnesses ## build and install the wheel, the sdist and the npm package, and use them as a user would

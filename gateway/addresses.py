@@ -45,7 +45,7 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_loopback(address: str) -> bool:
+def has_loopback_host(address: str) -> bool:
     """
     Return whether the host of *address* (host:port) is a loopback address.
 
@@ -81,7 +81,7 @@ class TrustedHosts:
         *listen* is the host:port of the listener. Error texts suggest *flag*, the setting that adds
         names; "" if there is none.
         """
-        self._is_strict = is_loopback(listen)
+        self._is_strict = has_loopback_host(listen)
         self._allowed = "use an IP address, localhost or a name without a dot"
         if flag:
             self._allowed += f", or add the name with {flag}"

@@ -77,14 +77,14 @@ class ReadClock:
         self._users = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def acquire(self) -> None:
-        """Start the clock if it is stopped; each caller calls `release` when it is done."""
+    def add_user(self) -> None:
+        """Start the clock if it is stopped; each caller calls `remove_user` when it is done."""
         self._users += 1
         if self._timer is None:
             self._tick()
 
-    def release(self) -> None:
-        """Undo one `acquire`; stop the clock when nobody uses it any more."""
+    def remove_user(self) -> None:
+        """Undo one `add_user`; stop the clock when nobody uses it any more."""
         self._users -= 1
         if not self._users and self._timer is not None:
             self._timer.cancel()

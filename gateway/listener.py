@@ -150,7 +150,7 @@ class HttpListener:
             **options,
         }
         if self._certificate is not None:
-            self._certificate.read()
+            self._certificate.load()
             self._certificate.watch()
             # One context for all: its sni_callback gives each handshake the newest certificate.
             context = self._certificate.context
@@ -230,7 +230,7 @@ def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.so
     try:
         host, port = split_address(address)
         if host == "localhost":
-            # Do not resolve it: `is_loopback` treats localhost as loopback, without access checks.
+            # Not resolved: `has_loopback_host` takes localhost for loopback, without access checks.
             host = "127.0.0.1"
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)

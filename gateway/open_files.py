@@ -93,7 +93,7 @@ def _raised_limit() -> int:
 
 
 def handshakes_limit() -> int:
-    """Return the limit of concurrent TLS handshakes, a sixteenth of all files."""
+    """Return how many TLS handshakes may run at once, a sixteenth of the limit of open files."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return _MAX_HANDSHAKES

@@ -85,7 +85,7 @@ class Certificate:
         """The last logged reason why the files are invalid."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def read(self) -> None:
+    def load(self) -> None:
         """
         Load the certificate and its key, and use them for every handshake from now on.
 
@@ -108,7 +108,7 @@ class Certificate:
         )
 
     def check(self) -> None:
-        """Check that the files are valid, without using them; raises like `read`."""
+        """Check that the files are valid, without using them; raises like `load`."""
         self._load()
 
     def _load(self) -> tuple[ssl.SSLContext, float]:
@@ -143,7 +143,7 @@ class Certificate:
         if self._fingerprints() == self._loaded_files:
             return
         try:
-            self.read()
+            self.load()
         except SettingsError as error:
             # Log a reason once: the fingerprints still differ at the next check.
             before, self._logged_error = self._logged_error, str(error)

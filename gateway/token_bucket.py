@@ -30,8 +30,8 @@ class TokenBucket:
         # max(): a bucket never holds more than burst_s worth of tokens, however long it was idle.
         self.empty_at = max(self.empty_at, now - self._burst_s) + tokens * self._token_s
 
-    def overdraft_s(self, tokens: int, now: float) -> float:
-        """Return how long taking *tokens* would overdraw the bucket; 0 or less if it would not."""
+    def wait_s(self, tokens: int, now: float) -> float:
+        """Return how long *tokens* must wait for their refill; 0 or less if the bucket has them."""
         return max(self.empty_at, now - self._burst_s) + tokens * self._token_s - now
 
     def is_full(self, now: float) -> bool:

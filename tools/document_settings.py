@@ -21,9 +21,9 @@ from gateway.settings.pipeline import (  # noqa: E402  # noqa: E402
     CompactSettings,
     JobSettings,
     MetricsSettings,
+    NsqSinkSettings,
     QueryJobSettings,
     ReplaySettings,
-    SinkSettings,
     SourceSettings,
     StreamJobSettings,
     VacuumSettings,
@@ -129,7 +129,7 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "The limits of nsqd",
-        "Read from nsqds whose HTTP address is known; without one, these hold.",
+        "Read from the nsqds of `--nsqd-http-address` at the start; without one, these hold.",
         "nsqd_http_address max_msg_size max_body_size max_req_timeout",
     ),
     (
@@ -163,7 +163,10 @@ _NSQD: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-_SHARED = "Settings of `serve`, `pub` and `sub`. With `--url`, only the secret applies."
+_SHARED = (
+    "Settings of `serve`, `pub`, `sub`, the jobs and the format `nsq` of Spark. With `--url`, only "
+    "the secret applies."
+)
 
 SECTIONS: tuple[Section, ...] = (
     *(subject(ServeSettings, f"`serve`: {title}", text, names) for title, text, names in _SERVE),
@@ -189,7 +192,7 @@ SECTIONS: tuple[Section, ...] = (
         "Spark: the sinks",
         "Options of [the format `nsq`](pipeline-format.md) (`toTopic`, or `topic`), for streams "
         "and for batches.",
-        SinkSettings,
+        NsqSinkSettings,
         (),
         (NsqdSettings, Settings),
         "sink",
@@ -222,7 +225,7 @@ SECTIONS: tuple[Section, ...] = (
         "Plus the settings of the sinks. Without `--to-topic`, it adds `.replay` to topics.",
         ReplaySettings,
         (),
-        (SinkSettings, QueryJobSettings),
+        (NsqSinkSettings, QueryJobSettings),
         "replay",
     ),
 )

@@ -34,7 +34,7 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.connection import Event, ProtocolViolation
+from gateway.protocol.connection import Event, ViolationReceived
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 
 
@@ -85,7 +85,7 @@ class Handler:
             StartClose: self._start_close,
             Identify: self._identify,
             Auth: lambda _client, _command, _at: ErrorFrame("E_AUTH_DISABLED", "AUTH disabled"),
-            ProtocolViolation: lambda _client, violated, _at: ErrorFrame(
+            ViolationReceived: lambda _client, violated, _at: ErrorFrame(
                 violated.error.code, violated.error.description
             ),
         }
@@ -212,7 +212,7 @@ class Handler:
     ) -> Response | ErrorFrame | StepwisePublish:
         topic, bodies = self._registry.get_topic(command.topic), command.bodies
         if isinstance(bodies, PackedBodies):
-            steps = topic.publish_in_steps(bodies, at)
+            steps = topic.publish_steps(bodies, at)
             if steps is not None:
                 return StepwisePublish(_multi_publish_in_steps(client, command, steps))
         elif topic.publish(bodies, at):

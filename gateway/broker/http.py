@@ -28,7 +28,7 @@ from gateway.broker.server import Server
 from gateway.broker.topics import Topic
 from gateway.errors import InvalidRequest
 from gateway.protocol import http_api
-from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack
+from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack_bodies
 from gateway.protocol.http_api import HttpQuery, OptionsResponse, Redirect, RouteMatch, find_route
 from gateway.protocol.wire import NSQD_VERSION
 
@@ -199,14 +199,16 @@ class HttpApi:
         self._registry.get_topic(name)  # created even if the body is invalid, as in nsqd
         # In steps, because a body may have millions of lines.
         if http_api.is_binary(query):
-            bodies = await self._run_in_steps(http_api.pack_binary(request.body, self._limits))
+            bodies = await self._run_in_steps(
+                http_api.split_binary_body(request.body, self._limits)
+            )
         else:
             bodies = await self._run_in_steps(self._pack_lines(request.body))
         # Look the topic up again: it may have been deleted between the steps.
         topic = self._registry.get_topic(name)
         if len(bodies) <= STEP_MESSAGES:
             return self._publish(topic, list(bodies))
-        steps = topic.publish_in_steps(bodies, self._server.read_clocks())
+        steps = topic.publish_steps(bodies, self._server.read_clocks())
         if steps is None:
             raise self._memory_full()
         await self._run_in_steps(steps)
@@ -219,7 +221,7 @@ class HttpApi:
         for lines in http_api.iter_line_batches(body, self._limits):
             if chunks:
                 yield
-            chunks.append(pack(lines))
+            chunks.append(pack_bodies(lines))
             count += len(lines)
         return PackedBodies(chunks, count)
 
@@ -319,7 +321,7 @@ class HttpApi:
             include_mem=http_api.parse_flag(query, "include_mem", absent=True),
         )
         started = self._info.start_time
-        format_: stats.StatsFormat = stats.TextStats(uptime_s=int(time.time()) - started)
+        format_: stats.StatsEncoder = stats.TextStats(uptime_s=int(time.time()) - started)
         content_type = _TEXT
         if query.get("format") == b"json":
             format_, content_type = stats.JsonStats(), _JSON

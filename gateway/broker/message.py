@@ -69,7 +69,7 @@ class MemoryBudget:
         """Return whether the limit allows *size_bytes* more."""
         return self.used_bytes + size_bytes <= self.limit_bytes
 
-    def reserve(self, messages: Iterable[StoredMessage]) -> None:
+    def take(self, messages: Iterable[StoredMessage]) -> None:
         """Count the memory of *messages* as used; a shared body counts once for each channel."""
         self.used_bytes += sum(OVERHEAD_BYTES + len(message.body) for message in messages)
 

@@ -69,7 +69,7 @@ class ChannelStats(msgspec.Struct, kw_only=True):
     """
     Statistics of one channel.
 
-    *clients* is a list that `StatsFormat` has encoded already; None if the query excludes clients.
+    *clients* is a list that `StatsEncoder` has encoded already; None if the query excludes clients.
     """
 
     channel_name: str
@@ -87,7 +87,7 @@ class ChannelStats(msgspec.Struct, kw_only=True):
 
 
 class TopicStats(msgspec.Struct, kw_only=True):
-    """Statistics of one topic; *channels* is a list that `StatsFormat` has encoded already."""
+    """Statistics of one topic; *channels* is a list that `StatsEncoder` has encoded already."""
 
     topic_name: str
     channels: Raw = Raw(b"[]")
@@ -115,7 +115,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stats(msgspec.Struct, kw_only=True):
     """
-    The whole response except its lists, which `StatsFormat.document` inserts.
+    The whole response except its lists, which `StatsEncoder.document` inserts.
 
     *topics* and *producers* are None where nsqd has null.
     """
@@ -141,31 +141,33 @@ class StatsQuery(msgspec.Struct, frozen=True, kw_only=True):
 Parts: TypeAlias = Sequence[bytes]
 
 
-class StatsFormat(Protocol):
+class StatsEncoder(Protocol):
     """
     An output format: `JsonStats` or `TextStats`.
 
-    A list is passed as the sequence of its entries, which the same format has already encoded.
+    Entries of a list are encoded first: a method that takes a list gets them as bytes.
     """
 
-    def consumer(self, client: ClientStats) -> bytes:
+    def encode_consumer(self, client: ClientStats) -> bytes:
         """Encode a client for the list under its channel."""
 
-    def producer(self, client: ClientStats) -> bytes:
+    def encode_producer(self, client: ClientStats) -> bytes:
         """Encode a client for the list of producers, which is at the top level."""
 
-    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+    def encode_channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
         """Encode a channel; *clients* is None if the query excludes them."""
 
-    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+    def encode_topic(self, topic: TopicStats, channels: Parts) -> bytes:
         """Encode a topic."""
 
-    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+    def encode_document(
+        self, stats: Stats, topics: Parts | None, producers: Parts | None
+    ) -> list[bytes]:
         """Encode the whole response, in pieces; None in place of a list is null in JSON."""
 
 
 def collect(
-    registry: TopicRegistry, query: StatsQuery, format_: StatsFormat, *, start_time: int
+    registry: TopicRegistry, query: StatsQuery, format_: StatsEncoder, *, start_time: int
 ) -> Generator[None, None, list[bytes]]:
     """
     Generator: collect the statistics, a step per `next()`; return the response in small pieces.
@@ -179,7 +181,7 @@ def collect(
 class _StatsCollector:
     """Collect the statistics of a registry that may change between the steps."""
 
-    def __init__(self, registry: TopicRegistry, query: StatsQuery, format_: StatsFormat) -> None:
+    def __init__(self, registry: TopicRegistry, query: StatsQuery, format_: StatsEncoder) -> None:
         self._registry = registry
         self._query = query
         self._format = format_
@@ -193,13 +195,13 @@ class _StatsCollector:
         name = self._query.topic
         # As in nsqd, an unknown topic leaves both lists null.
         if name and name not in self._registry.topics:
-            return self._format.document(stats, None, None)
+            return self._format.encode_document(stats, None, None)
         topics = yield from self._topics([name] if name else sorted(self._registry.topics))
         producers: list[bytes] = []
         if self._query.include_clients:
             producers = yield from self._producers()
         # An empty list of producers is null in nsqd, an empty list of clients is not.
-        return self._format.document(stats, topics, producers or None)
+        return self._format.encode_document(stats, topics, producers or None)
 
     def _topics(self, names: Sequence[str]) -> Generator[None, None, list[bytes]]:
         parts: list[bytes] = []
@@ -211,7 +213,7 @@ class _StatsCollector:
                 continue
             stats = _topic_stats(topic)
             channels = yield from self._channels(topic)
-            parts.append(self._format.topic(stats, channels))
+            parts.append(self._format.encode_topic(stats, channels))
             if self._is_step_done(parts):
                 yield
         return parts
@@ -228,15 +230,15 @@ class _StatsCollector:
             if self._query.include_clients:
                 # Snapshot of the clients, so that the list agrees with client_count.
                 consumers = [self._registry.clients[number] for number in channel.consumers]
-                clients = yield from self._clients(consumers, self._format.consumer)
-            parts.append(self._format.channel(stats, clients))
+                clients = yield from self._clients(consumers, self._format.encode_consumer)
+            parts.append(self._format.encode_channel(stats, clients))
             if self._is_step_done(parts):
                 yield
         return parts
 
     def _producers(self) -> Generator[None, None, list[bytes]]:
         producers = [client for client in self._registry.clients.values() if client.publish_counts]
-        return self._clients(producers, self._format.producer)
+        return self._clients(producers, self._format.encode_producer)
 
     def _clients(
         self, clients: Sequence[Client], encode: Callable[[ClientStats], bytes]
@@ -309,23 +311,25 @@ def _client_stats(client: Client, topic: str) -> ClientStats:
 class JsonStats:
     """nsqd's JSON format."""
 
-    def consumer(self, client: ClientStats) -> bytes:
+    def encode_consumer(self, client: ClientStats) -> bytes:
         """Return a client as a JSON object."""
         return msgspec.json.encode(client)
 
-    producer = consumer
+    encode_producer = encode_consumer
 
-    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+    def encode_channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
         """Return a channel as a JSON object; ``clients`` is null if the query excludes them."""
         channel.clients = None if clients is None else Raw(_joined(clients))
         return msgspec.json.encode(channel)
 
-    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+    def encode_topic(self, topic: TopicStats, channels: Parts) -> bytes:
         """Return a topic as a JSON object."""
         topic.channels = Raw(_joined(channels))
         return msgspec.json.encode(topic)
 
-    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+    def encode_document(
+        self, stats: Stats, topics: Parts | None, producers: Parts | None
+    ) -> list[bytes]:
         """Encode the document, with a placeholder for each list, and insert the lists there."""
         lists = [parts for parts in (topics, producers) if parts is not None]
         stats.topics = None if topics is None else _LIST_PLACEHOLDER
@@ -362,15 +366,15 @@ class TextStats:
     def __init__(self, *, uptime_s: int) -> None:
         self._uptime_s = uptime_s
 
-    def consumer(self, client: ClientStats) -> bytes:
+    def encode_consumer(self, client: ClientStats) -> bytes:
         """Return the line of a consumer."""
         return f"        {_consumer_line(client)}".encode()
 
-    def producer(self, client: ClientStats) -> bytes:
+    def encode_producer(self, client: ClientStats) -> bytes:
         """Return the line of a producer."""
         return f"   {_producer_line(client)}".encode()
 
-    def channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
+    def encode_channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
         """Return the line of a channel, followed by the lines of its clients."""
         line = (
             f"   {_paused(paused=channel.paused)}[{channel.channel_name:<25}] "
@@ -381,7 +385,7 @@ class TextStats:
         )
         return b"\n".join([line.encode(), *(clients or ())])
 
-    def topic(self, topic: TopicStats, channels: Parts) -> bytes:
+    def encode_topic(self, topic: TopicStats, channels: Parts) -> bytes:
         """Return an empty line, the line of a topic, and the lines of its channels."""
         line = (
             f"\n{_paused(paused=topic.paused)}[{topic.topic_name:<15}] depth: {topic.depth:<5} "
@@ -389,7 +393,9 @@ class TextStats:
         )
         return b"\n".join([line.encode(), *channels])
 
-    def document(self, stats: Stats, topics: Parts | None, producers: Parts | None) -> list[bytes]:
+    def encode_document(
+        self, stats: Stats, topics: Parts | None, producers: Parts | None
+    ) -> list[bytes]:
         """Return the whole text, in pieces."""
         lines = [
             f"nsqd v{stats.version} (embedded in nsq-gateway)",

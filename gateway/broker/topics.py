@@ -63,7 +63,7 @@ class Topic:
         self._store(bodies, body_bytes, at, defer_ms=defer_ms)
         return True
 
-    def publish_in_steps(
+    def publish_steps(
         self, bodies: PackedBodies, at: ClockReading
     ) -> Generator[None, None, None] | None:
         """
@@ -152,7 +152,7 @@ class Topic:
 
     def delete(self) -> list[ChannelConsumer]:
         """Delete all channels and messages; the caller must disconnect the returned consumers."""
-        # A generator of `publish_in_steps` may still hold this topic; it stops at its next step.
+        # A generator of `publish_steps` may still hold this topic; it stops at its next step.
         self._is_deleted = True
         self.empty()
         return [consumer for name in list(self.channels) for consumer in self.delete_channel(name)]
@@ -227,7 +227,7 @@ class Topic:
             own = messages
             if not is_original:
                 own = [message.copy() for message in messages]
-                self._context.memory.reserve(own)
+                self._context.memory.take(own)
             is_original = False
             if deferred:
                 channel.put_deferred(own, now)

@@ -210,7 +210,7 @@ def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for
 @settings_flags(PubSettings)
 def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
     """Publish standard input to TOPIC, on a gateway or nsqd."""
-    from gateway.cli.pub import PubTask, run_pub  # noqa: PLC0415 - slow to import
+    from gateway.cli.pub import PubArguments, run_pub  # noqa: PLC0415 - slow to import
 
     names = ("topic", "framing", "defer_ms", "is_verbose")
     arguments = {name: flags.pop(name) for name in names}
@@ -221,7 +221,7 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
     refuse_unused_flags(loaded)
     settings = loaded.settings
     configure_logging(settings.log_format, settings.log_level)
-    task = PubTask(
+    task = PubArguments(
         **arguments,
         delimiter=NEWLINE if delimiter is None else parse_delimiter(delimiter),
         input=_require_open(sys.stdin, STDIN),

@@ -146,7 +146,7 @@ def describe_setting(name: str, field: FieldInfo) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a setting's value as typed on the command line; for a secret, its fingerprint."""
+    """Return a value in the form to type on the command line; for a secret, its fingerprint."""
     if isinstance(value, Secret):
         return f"hidden ({value.fingerprint})"
     if isinstance(value, tuple):

@@ -28,7 +28,7 @@ from gateway.cli.options import check_topic_and_channel_names
 from gateway.cli.progress import ProgressLine
 from gateway.cli.pub_input import NEWLINE, Framing, LengthPrefixed, Lines, MessageRun
 from gateway.cli.retry import Retries, RetryableRefusal, delay_reason
-from gateway.cli.stdio import InputStream, tls_error_hint, watch_signals
+from gateway.cli.stdio import InputStream, untrusted_certificate_error, watch_signals
 from gateway.client.batch import COUNT_BYTES, MAX_BATCH_BYTES
 from gateway.client.from_settings import NsqdAccess, read_access
 from gateway.client.producer import Producer, ProducerOptions
@@ -160,7 +160,7 @@ class GatewayTarget:
         try:
             response = await self._http.post(path, params=query, content=body)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            if (tls_error := tls_error_hint(self._url, error)) is not None:
+            if (tls_error := untrusted_certificate_error(self._url, error)) is not None:
                 raise tls_error from error
             # Nothing was sent without a connection, so a retry cannot duplicate messages.
             text = f"cannot connect to the gateway at {self._url}: {_describe_error(error)}"
@@ -255,7 +255,7 @@ _AT_LEAST_ONCE_HINT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PubTask:
+class PubArguments:
     """Arguments of one run of the command."""
 
     topic: str
@@ -283,7 +283,7 @@ class Interrupted(GatewayError):
     """A signal ended the command before the end of its input; the text says where to resume."""
 
 
-async def run_pub(settings: PubSettings, task: PubTask) -> signal.Signals | None:
+async def run_pub(settings: PubSettings, task: PubArguments) -> signal.Signals | None:
     """
     Publish every message of the input; return the signal that ended the run early, or None.
 
@@ -315,7 +315,7 @@ class _PublishRun:
         self,
         target: PublishTarget,
         settings: PubSettings,
-        task: PubTask,
+        task: PubArguments,
         interruption: asyncio.Future[signal.Signals],
     ) -> None:
         self._target = target
@@ -367,7 +367,7 @@ class _PublishRun:
             # resume there.
             if refusal := self._framing.refusal:
                 self._next = (refusal.number, refusal.start)
-                where = self._framing.name(refusal.number, refusal.number, refusal.start)
+                where = self._framing.describe_range(refusal.number, refusal.number, refusal.start)
                 raise MessagesNotPublished(
                     f"{where} not published: {refusal.error}\n{self._resume_hint()}"
                 )
@@ -470,14 +470,14 @@ class _PublishRun:
         return Interrupted(f"interrupted; {outcome}{self._resume_hint()}")
 
     def _describe_run(self, run: MessageRun) -> str:
-        return self._framing.name(run.number, run.last_number, run.start)
+        return self._framing.describe_range(run.number, run.last_number, run.start)
 
     def _resume_hint(self) -> str:
         published = pluralize(self._progress.messages, "message")
-        return f"{published} published; resume with: {self._framing.resume(*self._next)}"
+        return f"{published} published; resume with: {self._framing.resume_command(*self._next)}"
 
 
-def _framing(task: PubTask, *, max_bytes: int) -> Framing:
+def _framing(task: PubArguments, *, max_bytes: int) -> Framing:
     if task.framing == "length-prefixed":
         return LengthPrefixed(max_bytes=max_bytes)
     return Lines(max_bytes=max_bytes, delimiter=task.delimiter)

@@ -101,10 +101,10 @@ class Framing(Protocol):
     def feed(self, data: bytes) -> MessageRun:
         """Return the messages that *data* completes; empty *data* ends the input."""
 
-    def name(self, first_number: int, last_number: int, start: int) -> str:
+    def describe_range(self, first_number: int, last_number: int, start: int) -> str:
         """Return a phrase for these messages, for errors; the first begins at offset *start*."""
 
-    def resume(self, number: int, start: int) -> str:
+    def resume_command(self, number: int, start: int) -> str:
         """Return a command that prints the input from message *number*, at offset *start*, on."""
 
 
@@ -156,13 +156,13 @@ class Lines:
         self.refusal = InvalidInput(self._number, self._start, InvalidRequest("MSG_TOO_BIG", text))
         self._rest, self._rest_bytes = [], 0
 
-    def name(self, first_number: int, last_number: int, start: int) -> str:
+    def describe_range(self, first_number: int, last_number: int, start: int) -> str:
         """Return ``line 3`` or ``lines 3 to 5``; see `Framing`."""
         if self._delimiter == NEWLINE:
             return _numbered("line", first_number, last_number)
         return _with_offset(first_number, last_number, start)
 
-    def resume(self, number: int, start: int) -> str:
+    def resume_command(self, number: int, start: int) -> str:
         """Return a tail command; see `Framing`."""
         return f"tail -n +{number}" if self._delimiter == NEWLINE else f"tail -c +{start + 1}"
 
@@ -246,11 +246,11 @@ class LengthPrefixed:
         self.refusal = InvalidInput(self._number, self._start, InvalidRequest("BAD_MESSAGE", text))
         self._rest, self._rest_bytes = [], 0
 
-    def name(self, first_number: int, last_number: int, start: int) -> str:
+    def describe_range(self, first_number: int, last_number: int, start: int) -> str:
         """Return ``message 3 at offset 120``; see `Framing`."""
         return _with_offset(first_number, last_number, start)
 
-    def resume(self, number: int, start: int) -> str:
+    def resume_command(self, number: int, start: int) -> str:
         """Return a tail command; see `Framing`."""
         del number
         # tail counts bytes from 1, offsets begin at 0.

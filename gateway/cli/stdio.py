@@ -164,7 +164,7 @@ def watch_signals(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
     return first
 
 
-def tls_error_hint(url: str, error: BaseException) -> StartError | None:
+def untrusted_certificate_error(url: str, error: BaseException) -> StartError | None:
     """Return an error with advice if *error* means that *url* is not trusted, otherwise None."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
-from gateway.cli.stdio import tls_error_hint
+from gateway.cli.stdio import untrusted_certificate_error
 from gateway.client.backoff import Backoff
 from gateway.client.consumer import Consumer, ConsumerOptions
 from gateway.client.deliveries import Delivery, DeliveryOptions
@@ -250,7 +250,7 @@ class GatewaySource:
         except InvalidStatus as error:
             raise _upgrade_error(self._url, error) from error
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
-            if (tls_error := tls_error_hint(self._url, error)) is not None:
+            if (tls_error := untrusted_certificate_error(self._url, error)) is not None:
                 raise tls_error from error
             reason = str(error) or type(error).__name__
             raise NoBroker(f"cannot connect to the gateway at {self._url}: {reason}") from error

@@ -83,7 +83,7 @@ class BackoffLevel:
         self.value = max(self.value - 1, 0)
 
     def next_duration_s(self) -> float:
-        """Return the duration of a period; with full_jitter it differs each time."""
+        """Return how long the next period of backoff lasts; with full_jitter, a random time."""
         full_s = self._multiplier_s * 2.0**self.value
         return full_s * self._random() if self._is_jittered else full_s
 

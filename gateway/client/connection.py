@@ -19,7 +19,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from gateway.aio import get_read_clock
 from gateway.client.heartbeat import get_heartbeat_monitor
-from gateway.client.metrics import ConnectionMetrics, closed_error, count_error
+from gateway.client.metrics import ConnectionMetrics, connection_closed_error, count_error
 from gateway.client.send_time import SendTime
 from gateway.credentials import Secret
 from gateway.errors import BrokerRefused, BrokerUnreachable, SettingsError, copy_error
@@ -39,9 +39,9 @@ from gateway.protocol.connection import (
     HeartbeatReceived,
     Identified,
     MessagesReceived,
-    ProtocolViolation,
     Role,
     V2Connection,
+    ViolationReceived,
 )
 from gateway.protocol.frames import OK, ErrorFrame, Message, RawMessages, Response
 from gateway.protocol.identify import AuthResponse, IdentifyRequest, IdentifyResponse
@@ -140,7 +140,7 @@ class ConnectionListener(Protocol):
     def on_messages(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Called with consecutive *messages* of one read."""
 
-    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Called when nsqd refused an earlier FIN, REQ or TOUCH; the connection stays open."""
 
     def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
@@ -330,10 +330,10 @@ class BrokerConnection(asyncio.Protocol):
             # FIN, REQ and TOUCH have no reply, so their errors must not be paired with a command
             # that awaits one.
             case ErrorFrame(is_fatal=False) if self._protocol.state is not State.INIT:
-                self._listener.on_command_refused(self, event)
+                self._listener.on_ack_refused(self, event)
             case ErrorFrame():
                 self._fail(f"refused a command: {event.code} {event.description}".rstrip(), event)
-            case ProtocolViolation(error):
+            case ViolationReceived(error):
                 self._fail(f"does not speak NSQ V2: {error}")
 
     def _reply(self, reply: Response) -> None:
@@ -498,7 +498,7 @@ class BrokerConnection(asyncio.Protocol):
             # -1 turns the buffer's timeout off, and counts as 0 here.
             lag_ms = min(max(0, answer.output_buffer_timeout), answer.msg_timeout // 2)
             self._buffered_s = lag_ms / 1000
-            self._read_clock.acquire()
+            self._read_clock.add_user()
         reply = await self.request(command, timeout_ms=self.options.connect_timeout_ms)
         if reply != OK:
             raise self._fail(f"answered {reply.data[:64]!r} to SUB, which is not OK")
@@ -562,7 +562,7 @@ class BrokerConnection(asyncio.Protocol):
                     if self.metrics.was_ready:
                         await self._wait_for_end(_LATE_MESSAGES_S)
             self.is_open = False
-            self._error = self._error or closed_error(self.address, None)
+            self._error = self._error or connection_closed_error(self.address, None)
             if self._transport is not None:
                 self._transport.close()
                 await self._wait_for_end(self.options.close_timeout_ms / 1000)
@@ -579,7 +579,7 @@ class BrokerConnection(asyncio.Protocol):
     def abort(self, reason: str | None = None) -> None:
         """Close at once, losing unsent bytes; *reason* is the fault, None: closed on purpose."""
         self.is_open = False
-        self._error = self._error or closed_error(self.address, reason)
+        self._error = self._error or connection_closed_error(self.address, reason)
         # Not only in `connection_lost`: asyncio does not call it after a failed TLS handshake.
         get_heartbeat_monitor(self._loop).forget(self)
         self._release_read_clock()
@@ -590,4 +590,4 @@ class BrokerConnection(asyncio.Protocol):
         """Stop tracking send times, which need the read clock; idempotent."""
         if self._send_time is not None:
             self._send_time = None
-            self._read_clock.release()
+            self._read_clock.remove_user()

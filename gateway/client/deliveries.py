@@ -85,13 +85,13 @@ class Arrival:
     *now* is when their timeouts started: the earliest time of sending, or that of a TOUCH.
     """
 
-    __slots__ = ("arrived_at", "ceiling", "deadline", "is_overdue", "source")
+    __slots__ = ("ceiling", "deadline", "is_overdue", "sent_after", "source")
 
-    def __init__(self, source: DeliverySource, *, arrived_at: float, now: float) -> None:
+    def __init__(self, source: DeliverySource, *, sent_after: float, now: float) -> None:
         self.source = source
-        self.arrived_at = arrived_at
+        self.sent_after = sent_after
         """The earliest time at which nsqd may have sent the messages, not when they were read."""
-        self.ceiling = arrived_at + source.max_msg_timeout_s
+        self.ceiling = sent_after + source.max_msg_timeout_s
         """The latest deadline that TOUCH can set; nsqd never postpones it further."""
         self.deadline = min(now + source.msg_timeout_s, self.ceiling)
         """The earliest time at which nsqd may time the messages out."""
@@ -144,8 +144,8 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
         """
         Send FIN: the message was processed.
 
-        Nothing is written if the connection has ended, after which nsqd delivers the message again,
-        or if nsqd has already delivered it again.
+        Nothing is sent if the connection has ended (nsqd then delivers the message again), or if
+        nsqd has already delivered it again.
 
         Raises:
             AlreadyResponded: The delivery was finished or requeued before.
@@ -350,7 +350,7 @@ class DeliveryTracker:
         source = self._sources[source_id]
         sent_after = now if sent_after is None else sent_after
         # From the earliest time of sending: nsqd's timeout runs while a message is in buffers.
-        arrival = Arrival(source, arrived_at=sent_after, now=sent_after)
+        arrival = Arrival(source, sent_after=sent_after, now=sent_after)
         if arrival.deadline <= now:
             return [], []
         deliveries = [
@@ -430,8 +430,8 @@ class DeliveryTracker:
             if not delivery.is_in_flight:
                 continue
             source = delivery.arrival.source
-            arrived_at = delivery.arrival.arrived_at
-            delivery.arrival = Arrival(source, arrived_at=arrived_at, now=now)
+            sent_after = delivery.arrival.sent_after
+            delivery.arrival = Arrival(source, sent_after=sent_after, now=now)
             # At its ceiling, a touched delivery may be due before others.
             self._first_deadline = min(self._first_deadline, delivery.arrival.deadline)
             touched.setdefault(source.source_id, []).append(delivery.id)
@@ -516,7 +516,7 @@ class DeliveryTracker:
         return actions
 
     def _release(self, deliveries: Iterable[Delivery]) -> dict[DeliverySource, list[bytes]]:
-        """Stop tracking *deliveries*; return by source the ids of those nsqd may still accept."""
+        """Stop tracking *deliveries*; return the ids that nsqd may still accept, by source."""
         # A batch usually has one source: its dict and list are looked up once per run.
         released: dict[DeliverySource, list[bytes]] = {}
         source: DeliverySource | None = None

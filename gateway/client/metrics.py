@@ -138,7 +138,7 @@ class ConnectionMetrics:
             logger.debug("publisher connection closed", **totals)
 
 
-def closed_error(address: str, reason: str | None) -> BrokerUnreachable:
+def connection_closed_error(address: str, reason: str | None) -> BrokerUnreachable:
     """Return the error of a closed connection; None as *reason*: this side closed it."""
     if reason is None:
         return BrokerUnreachable(address, "closed from this side", is_local=True)

@@ -52,7 +52,7 @@ class NodeResponse:
     """Date header: when the node answered, by its own clock."""
 
     @property
-    def token(self) -> str:
+    def error_code(self) -> str:
         """Error code in ``message``, such as TOPIC_NOT_FOUND; empty without one."""
         try:
             return _error_bodies.decode(self.body).message
@@ -87,7 +87,7 @@ def describe_failure(answer: NodeAnswer) -> str:
     """Describe why a request to a node failed, without the node's name."""
     if isinstance(answer, NodeUnreachable):
         return answer.reason
-    return f"answered {answer.status} {answer.token[:_MAX_TOKEN_LENGTH]}".rstrip()
+    return f"answered {answer.status} {answer.error_code[:_MAX_TOKEN_LENGTH]}".rstrip()
 
 
 def raise_for_results(nsqds: Sequence[NodeAnswer], lookupds: Sequence[NodeAnswer] = ()) -> None:
@@ -109,7 +109,7 @@ def raise_for_results(nsqds: Sequence[NodeAnswer], lookupds: Sequence[NodeAnswer
     if any(map(is_ok, nsqds)):
         return
     # All nsqds lack the topic or the channel: any other answer is a failure, raised above.
-    tokens = {answer.token for answer in nsqds if isinstance(answer, NodeResponse)}
+    tokens = {answer.error_code for answer in nsqds if isinstance(answer, NodeResponse)}
     token = next(each for each in _NOT_FOUND if each in tokens)
     what = "the channel" if token == _NOT_FOUND[0] else "the topic"
     asked = "1 nsqd was" if len(nsqds) == 1 else f"{len(nsqds)} nsqds were"
@@ -125,9 +125,9 @@ def _failures(kind: str, answers: Iterable[NodeAnswer]) -> Iterable[str]:
 
 def _is_missing(answer: NodeAnswer) -> bool:
     # Both code and status: a proxy may answer 404 without knowing the topic.
-    if not isinstance(answer, NodeResponse) or answer.token not in _NOT_FOUND:
+    if not isinstance(answer, NodeResponse) or answer.error_code not in _NOT_FOUND:
         return False
-    return answer.status == status_of(answer.token)
+    return answer.status == status_of(answer.error_code)
 
 
 T = TypeVar("T")

@@ -180,7 +180,7 @@ class ProducerConnection:
             self._reconnector.attempted.set()
 
     @property
-    def is_open(self) -> bool:
+    def can_publish(self) -> bool:
         """True if a publish can be written now."""
         broker = self._broker
         return broker is not None and broker.is_open and self._state is _OPEN
@@ -489,7 +489,7 @@ class ProducerConnection:
     def on_messages(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Never called: without a subscription, a message aborts the connection."""
 
-    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Never called: a producer sends no FIN, REQ or TOUCH."""
 
     def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
@@ -630,7 +630,9 @@ class ProducerPool:
         # A copy: discovery may add and remove connections meanwhile.
         for connection in self._connections[:]:
             await connection.wait_attempted()
-        errors = {each.node.address: each.error for each in self._connections if not each.is_open}
+        errors = {
+            each.node.address: each.error for each in self._connections if not each.can_publish
+        }
         return [str(error) for error in errors.values() if not isinstance(error, AuthRequired)]
 
     @property
@@ -647,7 +649,7 @@ class ProducerPool:
     @property
     def has_open_connection(self) -> bool:
         """True if any connection can take a publish now."""
-        return any(connection.is_open for connection in self._connections)
+        return any(connection.can_publish for connection in self._connections)
 
     # Publishing
 
@@ -680,7 +682,7 @@ class ProducerPool:
                 self._grow(chosen.node.address)
             self._by_topic[publish.topic] = chosen
             return chosen
-        candidates = [each for each in self._connections if each.is_open]
+        candidates = [each for each in self._connections if each.can_publish]
         if not candidates:
             # Not bound in `_by_topic`: later publishes may use another one that opens sooner.
             candidates = [each for each in self._connections if each.is_pending]
@@ -731,7 +733,7 @@ class ProducerPool:
 
     def _move_queues(self, suspect: Sequence[ProducerConnection]) -> None:
         """Move publishes queued on *suspect* connections, as far as other nsqds have room."""
-        open_connections = [each for each in self._connections if each.is_open]
+        open_connections = [each for each in self._connections if each.can_publish]
         nodes = {each.node for each in open_connections if not each.node.is_suspect}
         for connection in suspect:
             # No more than fits: `submit` would return the rest to this queue at each sweep.
@@ -763,7 +765,7 @@ class ProducerPool:
         """Unbind the topics of *connection*; return True if another nsqd can take publishes."""
         self._forget_topics(connection)
         return any(
-            other.is_open and other.node is not connection.node and not other.node.is_suspect
+            other.can_publish and other.node is not connection.node and not other.node.is_suspect
             for other in self._connections
         )
 
@@ -787,7 +789,7 @@ class ProducerPool:
         if isinstance(error, AuthRequired):
             self._keep_only(connection)
         if isinstance(error, AuthRequired | BrokerRefused) and not any(
-            other.is_open or other.is_pending for other in self._connections
+            other.can_publish or other.is_pending for other in self._connections
         ):
             self._context.on_secret_refused(self, None, error)
 
@@ -879,7 +881,7 @@ def least_loaded(
     count = len(connections)
     for step in range(count):
         connection = connections[(turn + step) % count]
-        if not connection.is_open or not connection.node.has_room(size_bytes):
+        if not connection.can_publish or not connection.node.has_room(size_bytes):
             continue
         if connection.node.is_suspect:
             if suspect is None or connection.load_bytes < suspect.load_bytes:

@@ -222,7 +222,7 @@ class RdyDistributor:
             return due
         return self._recheck_at if due is None else min(due, self._recheck_at)
 
-    def admits(self, source: int, count: int, now: float) -> bool:
+    def has_room_for_late(self, source: int, count: int, now: float) -> bool:
         """
         Return whether *count* messages that arrived from *source* with RDY 0 fit into the window.
 

@@ -280,7 +280,7 @@ class SubscriptionConnection:
         # RDY 0 does not stop messages that nsqd has already sent.
         share = self.share
         if share is None or (
-            share.ready == 0 and not self._subscription.admits(self, len(messages))
+            share.ready == 0 and not self._subscription.has_room_for_late(self, len(messages))
         ):
             connection.requeue([message.id for message in messages], delay_ms=0)
         else:
@@ -294,7 +294,10 @@ class SubscriptionConnection:
         if (
             share is None
             or on_raw_messages is None
-            or (share.ready == 0 and not self._subscription.admits(self, len(messages.ids)))
+            or (
+                share.ready == 0
+                and not self._subscription.has_room_for_late(self, len(messages.ids))
+            )
         ):
             connection.requeue(messages.ids, delay_ms=0)
         else:
@@ -303,7 +306,7 @@ class SubscriptionConnection:
             if share.granted > share.ready:
                 self._subscription.on_messages_above_rdy()
 
-    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Report to the subscription that nsqd refused a FIN, REQ or TOUCH."""
         del connection
         self._subscription.on_ack_refused(self.source, frame)
@@ -479,9 +482,9 @@ class Subscription:
         self._last_source += 1
         return self._last_source
 
-    def admits(self, connection: SubscriptionConnection, count: int) -> bool:
+    def has_room_for_late(self, connection: SubscriptionConnection, count: int) -> bool:
         """Return whether *count* messages that arrived at RDY 0 fit into the window."""
-        return self.rdy.admits(connection.source, count, self._now())
+        return self.rdy.has_room_for_late(connection.source, count, self._now())
 
     def on_messages_above_rdy(self) -> None:
         """

@@ -30,17 +30,17 @@ def read_settings(options: Mapping[str, str]) -> SourceSettings:
     Return the source's settings for *options*; the environment may set the others.
 
     Raises:
-        SettingsError: As raised by `read_options` and `check_source`.
+        SettingsError: As raised by `read_options` and `check_source_settings`.
     """
     from gateway.pipeline.options import option_of, read_options
     from gateway.settings.pipeline import SourceSettings
 
     settings = read_options(SourceSettings, options, "source")
-    check_source(settings, option_of)
+    check_source_settings(settings, option_of)
     return settings
 
 
-def check_source(settings: SourceSettings, spell: Callable[[str], str]) -> None:
+def check_source_settings(settings: SourceSettings, spell: Callable[[str], str]) -> None:
     """
     Check that the source's settings are complete, and that they fit each other.
 

@@ -61,7 +61,7 @@ class PendingBatches(Generic[SourceT]):
         """Closed connections with messages still in batches: no command can be sent for those."""
 
     @property
-    def held(self) -> int:
+    def held_messages(self) -> int:
         """Number of messages received for which neither FIN nor REQ was sent."""
         return self.buffered + self.in_batches
 
@@ -72,7 +72,7 @@ class PendingBatches(Generic[SourceT]):
 
         The others cannot be finished any more: nsqd sends them again after their timeout.
         """
-        return self.held - sum(
+        return self.held_messages - sum(
             chunk.count for chunk in self._batched_chunks() if chunk.source in self._lost_sources
         )
 
@@ -110,7 +110,7 @@ class PendingBatches(Generic[SourceT]):
         self.size_bytes += len(messages.data)
         self.waiting_bytes += len(messages.data)
 
-    def remove_source(self, source: SourceT) -> int:
+    def drop_unbatched(self, source: SourceT) -> int:
         """
         Drop the messages of the lost connection *source* that wait for a batch; return the count.
 
@@ -176,7 +176,7 @@ class PendingBatches(Generic[SourceT]):
             for chunk in chunks
         ]
 
-    def finish(self, up_to: int) -> dict[SourceT, list[bytes]]:
+    def take_up_to(self, up_to: int) -> dict[SourceT, list[bytes]]:
         """
         Remove the batches up to number *up_to*; return their message ids, by connection.
 

@@ -277,7 +277,7 @@ class CommitReader(NsqStreamReader):
 
 def require_mode(offset: Offset, key: str, mode: str) -> Offset:
     """
-    Return *offset* if it was written with the ackMode *mode*, that is, has the field *key*.
+    Return *offset* if it has the field *key*, which only the ackMode *mode* writes.
 
     Raises:
         SettingRefused: The checkpoint was written with another ackMode.

@@ -48,7 +48,7 @@ from gateway.pipeline.sink_rows import (
     split_bad_rows,
     split_rows,
 )
-from gateway.settings.pipeline import SinkSettings
+from gateway.settings.pipeline import NsqSinkSettings
 from gateway.telemetry import get_logger
 
 logger = get_logger()
@@ -321,7 +321,7 @@ _SOURCE_COLUMNS = frozenset({"nsqd", "id", "attempts", _TOPIC})
 # When a query is planned
 
 
-def read_sink_settings(options: Mapping[str, str]) -> SinkSettings:
+def read_sink_settings(options: Mapping[str, str]) -> NsqSinkSettings:
     """
     Return the sink's settings for *options*; `topic` is an alias of `toTopic`.
 
@@ -338,7 +338,7 @@ def read_sink_settings(options: Mapping[str, str]) -> SinkSettings:
                 raise SettingRefused(_TOPIC, "it is an alias of toTopic; give only one of them")
             given["toTopic"] = topic
             spelled["to_topic"] = _TOPIC
-    settings = read_options(SinkSettings, given, "sink", also=(_TOPIC,))
+    settings = read_options(NsqSinkSettings, given, "sink", also=(_TOPIC,))
     # `spelled` has the names as the user gave them, for the error.
     for name, option in spelled.items():
         if getattr(settings, name):
@@ -352,7 +352,7 @@ def read_sink_settings(options: Mapping[str, str]) -> SinkSettings:
     return settings
 
 
-def row_layout(schema: StructType, settings: SinkSettings) -> RowLayout:
+def row_layout(schema: StructType, settings: NsqSinkSettings) -> RowLayout:
     """
     Return which columns of *schema* have the topic, delay and key of a row.
 
@@ -403,8 +403,8 @@ def _require(
 class Sink:
     """Base class of the writers: publish the rows of a task."""
 
-    def __init__(self, settings: SinkSettings, layout: RowLayout) -> None:
-        self._options = options_of(settings, SinkSettings)
+    def __init__(self, settings: NsqSinkSettings, layout: RowLayout) -> None:
+        self._options = options_of(settings, NsqSinkSettings)
         self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
@@ -417,7 +417,8 @@ class Sink:
             PublishError: nsqd did not accept a batch within answer_timeout_ms.
         """
         producer = producer_for(
-            self._options, lambda: SinkProducer(read_options(SinkSettings, self._options, "sink"))
+            self._options,
+            lambda: SinkProducer(read_options(NsqSinkSettings, self._options, "sink")),
         )
         context = TaskContext.get()
         settings = producer.settings

@@ -33,7 +33,7 @@ from gateway.client.handshake import open_connection
 from gateway.errors import BrokerRefused, BrokerUnreachable, GatewayError, NoBroker, OutcomeUnknown
 from gateway.pipeline.sink_rows import RowLimits, Rows, commands, fits
 from gateway.protocol.frames import OK, ErrorFrame, Message
-from gateway.settings.pipeline import SinkSettings
+from gateway.settings.pipeline import NsqSinkSettings
 from gateway.telemetry import get_logger
 
 logger = get_logger()
@@ -96,7 +96,7 @@ class SinkConnection:
     def on_messages(self, broker: BrokerConnection, messages: list[Message]) -> None:
         """Never called: the sink does not subscribe."""
 
-    def on_command_refused(self, broker: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, broker: BrokerConnection, frame: ErrorFrame) -> None:
         """Never called: the sink sends no FIN, REQ or TOUCH."""
 
     def on_connection_lost(self, broker: BrokerConnection, error: BrokerUnreachable) -> None:
@@ -114,7 +114,7 @@ class SinkProducer:
     Methods may be called from any thread. `limits` shrink when an nsqd states lower ones.
     """
 
-    def __init__(self, settings: SinkSettings) -> None:
+    def __init__(self, settings: NsqSinkSettings) -> None:
         """Read the secret and the TLS files; connect at the first batch."""
         self._access = read_access(settings)
         self.settings = settings

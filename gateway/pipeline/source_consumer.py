@@ -208,7 +208,7 @@ class TopicConsumer:
             return  # their timeout may be over: nsqd then sends them again
         if self._stream.target is not None:
             belongs, rest = self._stream.target.admit(messages)
-            self._stream.check_target()  # RDY 0 before REQ, or nsqd sends the rest again
+            self._stream.pause_at_target()  # RDY 0 before REQ, or nsqd sends the rest again
             if rest is not None:
                 self.subscription.requeue(number, rest.ids, delay_ms=0)
             if belongs is None:
@@ -240,7 +240,7 @@ class TopicConsumer:
         # Counted before they are dropped. Those in batches arrive again too, so they count.
         if self._stream.target is not None:
             self._stream.target.expect_again(self._pending.count_of(lost))
-        forgotten = self._pending.remove_source(lost)
+        forgotten = self._pending.drop_unbatched(lost)
         logger.warning(
             "subscription lost", nsqd=error.address, reason=error.reason, in_flight=forgotten
         )
@@ -429,7 +429,7 @@ class SourceConsumer:
         self._deadline.on_messages(self.loop.time())
         for topic in self.settings.topic:
             await self._add_consumer(topic)
-        self.check_target()  # a target of 0 messages is reached already
+        self.pause_at_target()  # a target of 0 messages is reached already
         self._distribute_window()
         self._schedule_touch()
 
@@ -538,9 +538,9 @@ class SourceConsumer:
     def on_messages(self) -> None:
         """Called when messages have been added; stop reading sockets if too many bytes are held."""
         self._deadline.on_messages(self.loop.time())
-        self.limit_buffer()
+        self.on_buffer_limit()
 
-    def check_target(self) -> None:
+    def pause_at_target(self) -> None:
         """Set RDY to 0 once the target is reached; restore RDY if messages are missing again."""
         if self.target is None:
             return
@@ -551,12 +551,12 @@ class SourceConsumer:
 
     def on_sources_changed(self) -> None:
         """Called when a connection has opened or is lost; distribute RDY again."""
-        self.check_target()
+        self.pause_at_target()
         if not self._is_stopping:
             self._distribute_window()
-        self.limit_buffer()
+        self.on_buffer_limit()
 
-    def limit_buffer(self) -> None:
+    def on_buffer_limit(self) -> None:
         """
         Stop reading sockets above max_buffer_bytes of held messages.
 
@@ -577,9 +577,9 @@ class SourceConsumer:
 
     def finish_batches(self, up_to: int) -> None:
         """Send FIN for the messages of the batches up to number *up_to*, and forget them."""
-        for source, ids in self.pending.finish(up_to).items():
+        for source, ids in self.pending.take_up_to(up_to).items():
             source.consumer.subscription.finish(source.number, ids)
-        self.limit_buffer()
+        self.on_buffer_limit()
 
     def requeue_all(self) -> None:
         """Send REQ for every held message, also for those in batches, and forget them."""
@@ -587,13 +587,13 @@ class SourceConsumer:
         self._expect_again(self.pending.in_flight)
         for source, ids in self.pending.clear().items():
             source.consumer.subscription.requeue(source.number, ids, delay_ms=0)
-        self.limit_buffer()
+        self.on_buffer_limit()
 
     def _expect_again(self, count: int) -> None:
         """Tell the target that *count* messages are no longer held and will arrive again."""
         if self.target is not None:
             self.target.expect_again(count)
-            self.check_target()
+            self.pause_at_target()
 
     async def _is_exhausted(self) -> bool:
         if self.target is None or self.pending.buffered:
@@ -645,7 +645,7 @@ class SourceConsumer:
         ceiling_s = min(ceilings) / 1_000
         if dropped := self.pending.drop_older_than(now - ceiling_s):
             self._expect_again(dropped)
-            self.limit_buffer()
+            self.on_buffer_limit()
         since = self.pending.waiting_since
         self._is_near_timeout = since is not None and now - since >= ceiling_s / 2
 

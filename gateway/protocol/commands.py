@@ -130,7 +130,7 @@ class PackedBodies:
 Bodies: TypeAlias = Sequence[bytes] | PackedBodies
 
 
-def pack(bodies: Sequence[bytes]) -> bytes:
+def pack_bodies(bodies: Sequence[bytes]) -> bytes:
     """Return *bodies* in MPUB's encoding: uint32 size and body of each."""
     return b"".join(_interleaved(b"", bodies))
 
@@ -151,7 +151,7 @@ def join_bodies(parts: Sequence[Bodies]) -> PackedBodies:
         if isinstance(bodies, PackedBodies):
             chunks += bodies.chunks
         else:
-            chunks.append(pack(bodies))
+            chunks.append(pack_bodies(bodies))
     return PackedBodies(chunks, sum(map(len, parts)))
 
 

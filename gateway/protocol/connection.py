@@ -6,7 +6,7 @@ The client's side sends commands and receives frames; the broker's side does the
 Both follow the state machine in `states`, so neither side sends what V2 forbids.
 
 In the list of events, consecutive messages are one `MessagesReceived`. If the peer violates V2,
-`ProtocolViolation` is the last event, after all valid ones, and the connection reads nothing more.
+`ViolationReceived` is the last event, after all valid ones, and the connection reads nothing more.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Identified(msgspec.Struct, frozen=True):
     response: IdentifyResponse
 
 
-class ProtocolViolation(msgspec.Struct, frozen=True):
+class ViolationReceived(msgspec.Struct, frozen=True):
     """The peer violated V2; nothing after this is read."""
 
     error: RemoteProtocolError
@@ -105,7 +105,7 @@ Event: TypeAlias = (
     | Response
     | ErrorFrame
     | Command
-    | ProtocolViolation
+    | ViolationReceived
 )
 
 _INIT = State.INIT
@@ -217,7 +217,7 @@ class V2Connection:
         if not self._is_open:
             return []
         self._is_open = False
-        return [ProtocolViolation(self._error_at_eof)] if self._error_at_eof is not None else []
+        return [ViolationReceived(self._error_at_eof)] if self._error_at_eof is not None else []
 
     def take_unread(self) -> bytes:
         """Remove and return the bytes since the pause; a new TLS layer reads these first."""
@@ -261,7 +261,7 @@ class V2Connection:
 
     def resume(self) -> list[Event]:
         """
-        Resume reading after a pause within or after an MPUB (broker); return the next events.
+        Continue reading after the pause that an MPUB causes (broker); return the next events.
 
         Raises:
             LocalProtocolError: Reading is not paused.
@@ -296,10 +296,10 @@ class V2Connection:
             return self._read_frames(data, offset)
         return self._read_commands(data, offset)
 
-    def _close_on(self, error: RemoteProtocolError) -> ProtocolViolation:
+    def _close_on(self, error: RemoteProtocolError) -> ViolationReceived:
         # Nothing more is read: it is unknown where the next frame or command would start.
         self._is_open = False
-        return ProtocolViolation(error)
+        return ViolationReceived(error)
 
     def _read_frames(self, data: bytes, offset: int) -> list[Event]:
         events: list[Event] = []

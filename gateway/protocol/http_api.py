@@ -20,7 +20,7 @@ from typing import TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.commands import PackedBodies, pack
+from gateway.protocol.commands import PackedBodies, pack_bodies
 from gateway.protocol.wire import INT32, Limits, is_valid_name
 
 ROUTES: Mapping[str, tuple[str, ...]] = {
@@ -319,7 +319,7 @@ def _checked_name(name: str, value: bytes, token: str) -> str:
 _INT = re.compile(rb"([+-]?)0*([0-9]{1,19})")
 
 
-def parse_int(text: bytes) -> int | None:
+def int_or_none(text: bytes) -> int | None:
     """Parse an optional sign, zeros, and up to 19 digits; return None for any other *text*."""
     # Unlike int(), no spaces and no "_", as in Go; bounded, because int() is quadratic.
     match = _INT.fullmatch(text)
@@ -338,7 +338,7 @@ def parse_defer_ms(query: HttpQuery, *, max_ms: int) -> int:
     text = query.get("defer")
     if text is None:
         return 0
-    value = parse_int(text)
+    value = int_or_none(text)
     if value is None or not 0 <= value <= max_ms:
         raise InvalidRequest(
             "INVALID_DEFER", f"defer is {_quoted(text)}; allowed: 0 to {max_ms} ms"
@@ -455,7 +455,7 @@ def _pieces(body: bytes, end: int) -> Iterator[bytes]:
         start = cut + 1
 
 
-def pack_lines(body: bytes, limits: Limits) -> Generator[None, None, PackedBodies]:
+def split_text_body(body: bytes, limits: Limits) -> Generator[None, None, PackedBodies]:
     """
     Generator: pack the lines of a text body, a step per ``next()``; return the messages.
 
@@ -469,7 +469,7 @@ def pack_lines(body: bytes, limits: Limits) -> Generator[None, None, PackedBodie
     for bodies in iter_line_batches(body, limits):
         if count or chunks:
             yield
-        chunk = pack(bodies)
+        chunk = pack_bodies(bodies)
         left_bytes -= len(chunk)
         count += len(bodies)
         if left_bytes < 0 and count > 1:
@@ -482,7 +482,7 @@ def pack_lines(body: bytes, limits: Limits) -> Generator[None, None, PackedBodie
     return PackedBodies(chunks, count)
 
 
-def pack_binary(body: bytes, limits: Limits) -> Generator[None, None, PackedBodies]:
+def split_binary_body(body: bytes, limits: Limits) -> Generator[None, None, PackedBodies]:
     """
     Generator: check the messages of a binary body, a step per ``next()``; return the messages.
 

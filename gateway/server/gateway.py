@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import gateway
-from gateway.addresses import is_loopback, split_address
+from gateway.addresses import has_loopback_host, split_address
 from gateway.client.admin import Administration, AuthProbe
 from gateway.client.channel_monitor import ChannelMonitor
 from gateway.client.connection import ConnectionOptions
@@ -93,11 +93,11 @@ class DrainReport:
         self._took_s = 0.0
         self._is_logged = False
 
-    def begin(self) -> None:
+    def start_clock(self) -> None:
         """Measure the duration of the drain from now on, even if it began before."""
         self._began_at_s = time.monotonic()
 
-    def end(self) -> None:
+    def stop_clock(self) -> None:
         """Set the gauge ``drain_duration_seconds`` to the time since `begin`, if there was one."""
         if self._began_at_s is not None:
             self._took_s = time.monotonic() - self._began_at_s
@@ -434,7 +434,7 @@ class GatewayServer:
         self._lifecycle.advance(LifecycleState.DRAINING)
         if self._subscribe is None or self._port is None:
             return
-        self._drain_report.begin()
+        self._drain_report.start_clock()
         deadline_s = max_drain_s(self._settings)
         try:
             await self._delay_drain()
@@ -447,7 +447,7 @@ class GatewayServer:
             logger.warning("drain timed out, aborting what is left", within_s=deadline_s)
         finally:
             # Also if a second signal cancelled the drain: report what it leaves open.
-            self._drain_report.end()
+            self._drain_report.stop_clock()
             self._drain_report.drained = self._subscribe.closed_in_drain
             self._drain_report.add_aborted("sockets", self._subscribe.open_sockets)
 
@@ -459,7 +459,7 @@ class GatewayServer:
         logger.info("not ready, draining after a delay", delay_s=delay_s)
         await asyncio.sleep(delay_s)
         # The duration of the drain excludes the delay.
-        self._drain_report.begin()
+        self._drain_report.start_clock()
 
     async def stop(self) -> None:
         """Stop every part, the public port first; idempotent."""
@@ -504,7 +504,9 @@ class GatewayServer:
 def _callers(settings: ServeSettings, access: NsqdAccess) -> _Callers:
     """Return what callers may do according to *settings*."""
     return _Callers(
-        origins=OriginPolicy(settings.allow_origin, trusts_host=not is_loopback(settings.listen)),
+        origins=OriginPolicy(
+            settings.allow_origin, trusts_host=not has_loopback_host(settings.listen)
+        ),
         access=AccessPolicy(
             require_auth=settings.require_auth,
             anonymous_secret=access.secret if settings.auth_anonymous else None,

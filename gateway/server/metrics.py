@@ -48,7 +48,7 @@ class GatewayMetrics:
 
     def start(self, settings: ServeSettings, producer: Producer) -> None:
         """
-        Export limits of *settings* and the state of *producer*; start tracing if it is enabled.
+        Export the limits in *settings* and the state of *producer*; start tracing if enabled.
 
         Raises:
             SettingRefused: Tracing cannot start; see `check_tracing`.

@@ -46,13 +46,13 @@ from gateway.session.json_frames import (
 from gateway.session.publishing import BODIES_PER_COMMAND, Publishing
 from gateway.session.types import (
     Action,
-    Authenticate,
     CloseReason,
     FinishDeliveries,
     PublishBodies,
     Refusal,
     RequeueCause,
     RequeueDeliveries,
+    ResubscribeWithSecret,
     SessionOptions,
     TouchDeliveries,
 )
@@ -163,7 +163,9 @@ class AckHandler:
         acks.flush()
         return actions
 
-    def acknowledge(self, command: FinCommand | ReqCommand, acks: AckBatch, now: float) -> int:
+    def finish_or_requeue(
+        self, command: FinCommand | ReqCommand, acks: AckBatch, now: float
+    ) -> int:
         """
         Apply a FIN or REQ: remove its deliveries from the window, and add them to *acks*.
 
@@ -560,7 +562,7 @@ class CommandRunner:
         """
         waiting = incoming if self.queue is None else incoming + len(self.queue)
         # One command per held delivery may be its FIN, which is free.
-        debt_s = self._rate_limiter.overdraft_s(max(0, waiting - len(self._window)), now)
+        debt_s = self._rate_limiter.wait_s(max(0, waiting - len(self._window)), now)
         if debt_s > MAX_DEBT_S and self.close_reason is None:
             limit = self._options.command_rate_limit
             text = (
@@ -579,7 +581,7 @@ class CommandRunner:
             burst_s = MAX_ERRORS / ERRORS_FORGIVEN_PER_S
             self._error_budget = TokenBucket(ERRORS_FORGIVEN_PER_S, burst_s=burst_s)
         self._error_budget.take(1, now)
-        if self._error_budget.overdraft_s(0, now) > _ROUNDING_S:
+        if self._error_budget.wait_s(0, now) > _ROUNDING_S:
             self.close_reason = CloseReason.TOO_MANY_ERRORS
 
     # Handlers. Each returns what its command costs of the rate limit: FIN and REQ of deliveries
@@ -588,7 +590,7 @@ class CommandRunner:
     def _acknowledge(self, command: FinCommand | ReqCommand, acks: AckBatch, now: float) -> int:
         self._require_acks(command)
         command.bound_ids(self._options.max_ids)
-        return self.acks.acknowledge(command, acks, now)
+        return self.acks.finish_or_requeue(command, acks, now)
 
     def _touch(self, command: TouchCommand, acks: AckBatch, now: float) -> int:
         self._require_acks(command)
@@ -690,7 +692,7 @@ class CommandRunner:
         if secret is None:
             self.respond_to_auth(None)
         else:
-            acks.add_action(Authenticate(secret))
+            acks.add_action(ResubscribeWithSecret(secret))
         return 1
 
     def respond_to_auth(self, authorization: AuthResponse | None) -> None:

@@ -40,7 +40,6 @@ from gateway.session.json_frames import (
 )
 from gateway.session.types import (
     Action,
-    Authenticate,
     CloseReason,
     CloseSocket,
     DelayedRequeue,
@@ -49,6 +48,7 @@ from gateway.session.types import (
     PublishBodies,
     Refusal,
     RequeueCause,
+    ResubscribeWithSecret,
     ResumeReading,
     SessionOptions,
     SessionStats,
@@ -273,7 +273,7 @@ class Session:
         self._outbox = Outbox(options.topic, options.channel, options.observer)
         self._sources: dict[int, IdentifyResponse] = {}
         self._buffer_limit_bytes = options.buffer_bytes
-        """Maximum bytes that wait for the client; `limit_buffer` lowers it for a while."""
+        """Maximum bytes that wait for the client; `on_buffer_limit` lowers it for a while."""
         self._last_rdy = -1
         """The RDY of the last `SetReady`."""
         self._is_paused = False
@@ -391,7 +391,7 @@ class Session:
         actions: list[Action] = []
         window, outbox, options = self._window, self._outbox, self.options
         if window.may_supersede:
-            window.supersede(source, messages)
+            window.refuse_earlier_deliveries(source, messages)
             # Superseded deliveries are overdue, and lower RDY.
             if self._rdy != self._last_rdy:
                 actions = self._update_rdy()
@@ -492,7 +492,7 @@ class Session:
         actions: list[Action] = []
         # The client reads again: messages that expired meanwhile no longer lower RDY.
         self._outbox.expired = 0
-        # -1 has paused an empty buffer until now; see `limit_buffer`.
+        # -1 has paused an empty buffer until now; see `on_buffer_limit`.
         self._buffer_limit_bytes = max(0, self._buffer_limit_bytes)
         if self._unfinished_frames:
             actions = self._runner.acks.finish_written(self._unfinished_frames, now)
@@ -504,7 +504,7 @@ class Session:
         """True while more bytes wait for the client than its buffer may hold."""
         return self._lifecycle.is_slow
 
-    def limit_buffer(self, now: float) -> list[Action]:
+    def on_buffer_limit(self, now: float) -> list[Action]:
         """
         Stop reading from nsqd until the client has taken half of the bytes that wait for it.
 
@@ -585,7 +585,7 @@ class Session:
         # A broker that requires AUTH was reached: this is no outage.
         self._lifecycle.on_broker()
         secret = self._runner.auth.require(now, is_subscribed=self._lifecycle.is_subscribed)
-        return [] if secret is None else [Authenticate(secret)]
+        return [] if secret is None else [ResubscribeWithSecret(secret)]
 
     def on_auth_failed(
         self, code: str, message: str, reason: CloseReason, *, retryable: bool = False

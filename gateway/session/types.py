@@ -121,7 +121,7 @@ class RequeueDeliveries(msgspec.Struct, gc=False):
     cause: RequeueCause
 
     @property
-    def is_on_close(self) -> bool:
+    def is_socket_ending(self) -> bool:
         """True if the messages are requeued because the socket or the gateway closes."""
         return self.cause is RequeueCause.DISCONNECT or self.cause is RequeueCause.DRAIN
 
@@ -155,7 +155,7 @@ class ResumeReading(msgspec.Struct, gc=False):
     """Read from all nsqd connections of the subscription again."""
 
 
-class Authenticate(msgspec.Struct, gc=False):
+class ResubscribeWithSecret(msgspec.Struct, gc=False):
     """End the subscription, and subscribe again with the client's *secret*."""
 
     secret: Secret
@@ -222,7 +222,7 @@ Action: TypeAlias = (
     | SetReady
     | PauseReading
     | ResumeReading
-    | Authenticate
+    | ResubscribeWithSecret
     | PublishBodies
     | CloseSocket
 )

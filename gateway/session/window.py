@@ -276,11 +276,11 @@ class Window:
         True if the client may hold an earlier delivery of a message that arrives again.
 
         nsqd sends a message again only if it timed out: its earlier delivery is overdue, or was
-        touched too late. If False, `supersede` need not be called.
+        touched too late. If False, `refuse_earlier_deliveries` need not be called.
         """
         return bool(self.overdue or self._touched)
 
-    def supersede(self, source: int, messages: Sequence[Message]) -> None:
+    def refuse_earlier_deliveries(self, source: int, messages: Sequence[Message]) -> None:
         """
         Refuse acknowledgments of earlier deliveries of *messages*, which *source* has sent again.
 
@@ -322,7 +322,7 @@ class Window:
         return lost
 
     def take_all(self, now: float) -> dict[int, list[bytes]]:
-        """Remove all deliveries; return by source the ids of messages that nsqd has in flight."""
+        """Remove all deliveries; return those ids that nsqd still has in flight, by source."""
         left: dict[int, list[bytes]] = {}
         # Overdue deliveries come first, because they are the older ones.
         for held in (self.overdue, self._held):

@@ -188,7 +188,7 @@ def all_settings() -> tuple[type[BaseSettings], ...]:
         commands.SubSettings,
         commands.HealthSettings,
         pipeline.SourceSettings,
-        pipeline.SinkSettings,
+        pipeline.NsqSinkSettings,
         pipeline.ArchiveSettings,
         pipeline.CompactSettings,
         pipeline.VacuumSettings,

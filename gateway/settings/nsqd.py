@@ -56,7 +56,7 @@ class NsqdSettings(Settings):
         60, "Maximum time between requests to nsqlookupd.", (0.01, 300), "s"
     )
     lookupd_poll_jitter: float = number(
-        0.3, "Share of the poll interval by which each one is shortened at random.", (0, 1)
+        0.3, "Each poll interval is shortened at random, by up to this share of it.", (0, 1)
     )
     dial_timeout_ms: int = number(
         2_000,
@@ -74,7 +74,7 @@ class NsqdSettings(Settings):
     nsqd_tls_v1: bool = switch("Require TLS for connections to nsqd.")
     nsqd_tls_root_ca_file: str | None = setting(
         None,
-        "Root certificates for the verification of nsqd's certificate; none: the system's.",
+        "Root certificates to verify nsqd's certificate with; without them, the system's.",
         _PEM,
     )
     nsqd_tls_cert: str | None = setting(None, "Client certificate for nsqd (mutual TLS).", _PEM)
@@ -111,10 +111,10 @@ class NsqdSettings(Settings):
         None, "User agent in nsqd's /stats. If not set, nsq-gateway and its version.", _TEXT
     )
     topology_region: str = setting(
-        "", "Own region, for an nsqd that prefers nearby consumers.", _TEXT
+        "", "Region of this process; an nsqd may prefer consumers of its own region.", _TEXT
     )
     topology_zone: str = setting(
-        "", "Own zone in the region, for an nsqd that prefers nearby consumers.", _TEXT
+        "", "Zone of this process; an nsqd may prefer consumers of its own zone.", _TEXT
     )
 
     @property

@@ -124,8 +124,8 @@ class SourceSettings(NsqdSettings):
     batch_s: float = number(
         0,
         "Minimum time between batches, unless a full batch is waiting, or a message has waited "
-        "for half of the msg_timeout. Spark may ask more often, so that messages are finished "
-        "soon after their batch.",
+        "for half of nsqd's --max-msg-timeout. Spark may ask more often, so that messages are "
+        "finished soon after their batch.",
         (0, 86_400),
         "s",
     )
@@ -165,7 +165,7 @@ BadRows: TypeAlias = Literal["fail", "dead-letter"]
 _COLUMN = "the name of a column"
 
 
-class SinkSettings(NsqdSettings, LimitSettings):
+class NsqSinkSettings(NsqdSettings, LimitSettings):
     """Settings of a sink that publishes rows to NSQ."""
 
     to_topic: str = setting(
@@ -222,7 +222,7 @@ class SinkSettings(NsqdSettings, LimitSettings):
     )
 
     @model_validator(mode="after")
-    def _sink_settings_are_consistent(self) -> SinkSettings:
+    def _sink_settings_are_consistent(self) -> NsqSinkSettings:
         letters, topic = flag_name("bad_rows"), flag_name("dead_letter_topic")
         if self.bad_rows == "dead-letter" and not self.dead_letter_topic:
             raise SettingRefused(letters, f"the value dead-letter needs {topic} too")
@@ -474,7 +474,7 @@ class MetricsSettings(SourceJobSettings):
     )
 
 
-class ReplaySettings(SinkSettings, QueryJobSettings):
+class ReplaySettings(NsqSinkSettings, QueryJobSettings):
     """Settings of `nsq-gateway pipeline replay`."""
 
     input: str = setting(

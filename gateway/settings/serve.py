@@ -14,7 +14,7 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, model_validator
 from pydantic_settings import NoDecode
 
-from gateway.addresses import is_loopback
+from gateway.addresses import has_loopback_host
 from gateway.errors import SettingRefused
 from gateway.settings.fields import (
     ADDRESS,
@@ -386,7 +386,7 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
             )
         self._check_auth()
         self._check_broker()
-        if not is_loopback(self.listen):
+        if not has_loopback_host(self.listen):
             self._check_public()
         return self
 
@@ -413,7 +413,7 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
             ("--broker-tcp-address", self.broker_tcp_address),
             ("--broker-http-address", self.broker_http_address),
         ):
-            if not is_loopback(address):
+            if not has_loopback_host(address):
                 raise SettingRefused(
                     f"{flag} {address}",
                     "it is not loopback, and the embedded broker accepts every client; "
@@ -457,7 +457,9 @@ class BrokerSettings(LimitSettings):
     )
     max_rdy_count: int = number(2_500, "Maximum RDY of a client.", (1, 1_000_000), "messages")
     msg_timeout: DurationMs = duration(
-        60_000, "Default time to finish a message.", (1_000, 900_000)
+        60_000,
+        "Time to finish a message, then nsqd redelivers it; a consumer may set its own.",
+        (1_000, 900_000),
     )
     max_msg_timeout: DurationMs = duration(
         900_000,
@@ -481,7 +483,8 @@ class BrokerSettings(LimitSettings):
     )
     max_memory_bytes: int = number(
         1024 * MIB,
-        "Maximum bytes of message bodies in memory. Beyond this, publishes are refused.",
+        "Maximum bytes of messages in memory, with their overhead; a copy in each channel counts. "
+        "Beyond this, publishes are refused.",
         (MIB, 1_048_576 * MIB),
         "bytes",
     )

@@ -101,7 +101,7 @@ class LoopLag:
         self._due = 0.0
 
     def start(self) -> None:
-        """Start to measure the running event loop four times a second, until `stop`."""
+        """Measure the delay of the running event loop four times a second, until `stop`."""
         # Not loop.time(): uvloop's clock stands still within an iteration of the loop.
         self._due = time.perf_counter() + _INTERVAL_S
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._look)

@@ -71,7 +71,7 @@ def bearer_secret(values: Sequence[bytes]) -> Secret | None:
     return None if token is None else _bounded(token)
 
 
-def authorization_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+def authorization_values(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """Return the ``Authorization`` values of *headers*, whose names are lower case."""
     return [value for name, value in headers if name == b"authorization"]
 
@@ -168,7 +168,7 @@ class AdminAccess:
                     "set --admin-secret-file to allow it"
                 )
             return
-        presented = bearer_secret(authorization_headers(headers))
+        presented = bearer_secret(authorization_values(headers))
         if presented is None:
             raise AuthRequired("the secret in --admin-secret-file is required")
         # In constant time: the duration must not reveal how many bytes match.

@@ -28,10 +28,10 @@ MANAGEMENT_ROUTES = {"/livez": ("GET",), "/readyz": ("GET",), "/metrics": ("GET"
 class StatusSource(Protocol):
     """Provides the status to report: that of one process, or of all workers (`Supervisor`)."""
 
-    async def readiness(self) -> tuple[bool, str]:
+    async def describe_readiness(self) -> tuple[bool, str]:
         """Return whether this gateway is ready for traffic, and its state as text."""
 
-    async def metrics(self) -> Collector:
+    async def metrics_collector(self) -> Collector:
         """Return the metrics to export at /metrics."""
 
 
@@ -42,12 +42,12 @@ class ProcessStatus:
         self._phase = phase
         self._registry = registry
 
-    async def readiness(self) -> tuple[bool, str]:
+    async def describe_readiness(self) -> tuple[bool, str]:
         """Return whether this process is ready, and its state."""
         phase = self._phase()
         return phase is LifecycleState.READY, phase.value
 
-    async def metrics(self) -> Collector:
+    async def metrics_collector(self) -> Collector:
         """Return the metrics of this process."""
         return self._registry
 
@@ -78,7 +78,7 @@ class ManagementApp:
         if route == "/livez":
             return text_response(200, b"alive\n", request_id)
         if route == "/readyz":
-            is_ready, state = await self._status.readiness()
+            is_ready, state = await self._status.describe_readiness()
             return text_response(200 if is_ready else 503, f"{state}\n".encode(), request_id)
         if route == "/metrics":
             return await self._metrics(scope, request_id)
@@ -86,7 +86,7 @@ class ManagementApp:
 
     async def _metrics(self, scope: Scope, request_id: str) -> HttpResponse:
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
-        body, content_type = await exposition(await self._status.metrics(), accept)
+        body, content_type = await exposition(await self._status.metrics_collector(), accept)
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", b"%d" % len(body)),

@@ -83,7 +83,7 @@ class PublishBuckets:
         """Return the number of buckets kept."""
         return len(self._buckets)
 
-    def admit(self, caller: str, now: float, *, paid: int = 0) -> None:
+    def check(self, caller: str, now: float, *, paid: int = 0) -> None:
         """
         Check that the bucket of *caller* holds a token, and take none.
 
@@ -94,7 +94,7 @@ class PublishBuckets:
             RateLimited: The bucket is empty; the error has the time until it holds a token.
         """
         bucket = self._buckets.get(caller)
-        wait_s = 0.0 if bucket is None else bucket.overdraft_s(1 - paid, now)
+        wait_s = 0.0 if bucket is None else bucket.wait_s(1 - paid, now)
         if wait_s > _TOLERANCE_S:
             raise RateLimited(limit_per_s=self._rate_per_s, retry_after_s=wait_s)
 
@@ -105,9 +105,9 @@ class PublishBuckets:
         The request has already taken *paid* of them, by the size of its body.
 
         Raises:
-            RateLimited: After `admit`, concurrent requests have emptied the bucket; none is taken.
+            RateLimited: After `check`, concurrent requests have emptied the bucket; none is taken.
         """
-        self.admit(caller, now, paid=paid)
+        self.check(caller, now, paid=paid)
         bucket = self._buckets.pop(caller, None)  # inserted again below, as the most recent
         if bucket is None:
             bucket = TokenBucket(self._rate_per_s, burst_s=self._burst_s)
@@ -154,13 +154,13 @@ class PublishRateLimiter:
         """True if the publish rate is limited."""
         return self._buckets is not None
 
-    def admit(self, secret: Secret | None, peer: str) -> None:
+    def check(self, secret: Secret | None, peer: str) -> None:
         """Check that the caller at the address *peer* may publish; raises RateLimited."""
         if self._buckets is None:
             return
         now = asyncio.get_running_loop().time()
         try:
-            self._buckets.admit(self._caller(secret, peer), now)
+            self._buckets.check(self._caller(secret, peer), now)
         except RateLimited:
             RATE_LIMITED.counts[PUBLISH,] += 1
             raise

@@ -214,7 +214,7 @@ async def test_a_caller_over_its_rate_gets_429_with_retry_after(
 
 
 async def test_an_mpub_pays_for_all_its_messages(shared_broker: KillableBroker, topic: str) -> None:
-    """A bucket with one token admits it, and the next publish has to wait."""
+    """A bucket with one token has_room_for_late it, and the next publish has to wait."""
     flags = ("--publish-rate-limit=0.05", "--publish-rate-burst=2")
     async with gateway_with_nsqd(
         [shared_broker.tcp_address], [shared_broker.http_address], *flags

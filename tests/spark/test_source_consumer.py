@@ -154,7 +154,7 @@ async def test_a_connection_that_was_opened_while_nothing_is_read_is_read_later(
 
     async def hold(size_bytes: int) -> None:
         consumer.pending.size_bytes = size_bytes
-        consumer.limit_buffer()
+        consumer.on_buffer_limit()
 
     async def grow() -> None:
         await hold(settings.max_buffer_bytes + 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.addresses import is_loopback, join_address, split_address
+from gateway.addresses import has_loopback_host, join_address, split_address
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_join_is_the_inverse_of_split(address: str) -> None:
 )
 def test_loopback_is_what_only_this_machine_reaches(address: str, *, expected: bool) -> None:
     """A name other than localhost is never taken for loopback: it may change its meaning."""
-    assert expected == is_loopback(address)
+    assert expected == has_loopback_host(address)

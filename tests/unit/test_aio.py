@@ -55,7 +55,7 @@ async def test_a_read_clock_is_never_ahead_of_the_reads() -> None:
     """It notes its moment once the sockets have been looked at; nobody needs it, and it stands."""
     clock = ManualClock()
     reads = get_read_clock(asyncio.get_running_loop())
-    reads.acquire()
+    reads.add_user()
     begun_at = clock._time()
     at_once = reads.polled_at
     await turn(3)
@@ -63,7 +63,7 @@ async def test_a_read_clock_is_never_ahead_of_the_reads() -> None:
     await clock.advance(ReadClock.INTERVAL_S)
     await turn(3)
     later = reads.polled_at
-    reads.release()
+    reads.remove_user()
     await clock.advance(10.0)
 
     assert at_once < begun_at

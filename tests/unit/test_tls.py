@@ -237,7 +237,7 @@ def test_a_pair_that_is_wrong_at_the_start_is_refused(
         return getattr(getattr(pem, who), which) if which else "/nowhere"
 
     with pytest.raises(SettingsError, match=f"^{name} is"):
-        Certificate(path(cert), path(key)).read()
+        Certificate(path(cert), path(key)).load()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_file_that_would_hold_up_everybody_is_not_opened(
         os.truncate(path, 2_000_000)
 
     with pytest.raises(SettingsError, match=reason):
-        Certificate(str(path), pem.server.key_file).read()
+        Certificate(str(path), pem.server.key_file).load()
 
 
 def test_a_key_with_a_passphrase_is_refused(pem: Certificates, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_key_with_a_passphrase_is_refused(pem: Certificates, tmp_path: Path) -
     )
 
     with pytest.raises(SettingsError, match="without a passphrase"):
-        Certificate(pem.server.cert_file, str(locked)).read()
+        Certificate(pem.server.cert_file, str(locked)).load()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_file_without_a_certificate_is_not_taken_for_that_of_the_listener(
 
 def test_the_end_of_the_one_that_is_used_is_a_metric(pem: Certificates) -> None:
     """An alert asks it whether somebody has forgotten to renew."""
-    Certificate(pem.expired.cert_file, pem.expired.key_file).read()
+    Certificate(pem.expired.cert_file, pem.expired.key_file).load()
 
     seen = REGISTRY.get_sample_value(EXPIRY, {"use": "listener"})
     assert certificate_expiry(pem.expired.cert_file) == seen

@@ -43,7 +43,7 @@ def test_a_debt_is_paid_by_waiting() -> None:
     bucket.take(30, 0.0)
 
     assert pytest.approx([2.0, 1.0, 0.0, -BURST_S]) == [
-        bucket.overdraft_s(0, now) for now in (0.0, 1.0, 2.0, 9.0)
+        bucket.wait_s(0, now) for now in (0.0, 1.0, 2.0, 9.0)
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_debt_can_be_asked_for_before_it_is_made() -> None:
     """It changes nothing."""
     bucket = limiter(10)
 
-    debts = [bucket.overdraft_s(commands, 0.0) for commands in (5, 20, 5)]
+    debts = [bucket.wait_s(commands, 0.0) for commands in (5, 20, 5)]
 
     assert pytest.approx([-0.5, 1.0, -0.5]) == debts
 
@@ -62,7 +62,7 @@ def test_without_a_limit_nothing_costs_anything() -> None:
 
     bucket.take(10**9, 0.0)
 
-    assert bucket.overdraft_s(10**9, 0.0) <= 0
+    assert bucket.wait_s(10**9, 0.0) <= 0
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 40)), max_size=30))
@@ -86,7 +86,7 @@ def test_never_more_than_the_rate_and_a_burst_goes_without_debt(
 
 def is_overdrawn(bucket: TokenBucket, now: float) -> bool:
     """Tell whether more was taken than the bucket held, whatever the rounding."""
-    return bucket.overdraft_s(0, now) > 1e-6
+    return bucket.wait_s(0, now) > 1e-6
 
 
 def test_a_burst_may_be_used_up_at_one_moment_and_no_more() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from gateway.errors import SettingRefused, StartError
-from gateway.pipeline.datasource import check_files, check_source
+from gateway.pipeline.datasource import check_files, check_source_settings
 from gateway.pipeline.jobs.archive_format import check_format, local_folder
 from gateway.pipeline.jobs.committer import FileCommitter, last_committed
 from gateway.pipeline.jobs.delta_table import DeltaTable
@@ -51,11 +51,11 @@ def run_archive(settings: ArchiveSettings) -> JobResult:
         JobFailed: The stream failed and is not restarted.
     """
     check_folders(settings)
-    check_source(settings, flag_name)  # before the JVM starts
+    check_source_settings(settings, flag_name)  # before the JVM starts
     check_files(settings)
     check_format(local_folder(settings.output), settings.format)
     table = open_table(settings)
-    needed = None if table is None else table.needed(spark_settings(settings))
+    needed = None if table is None else table.spark_settings(spark_settings(settings))
     options = source_options(settings)
     with management(settings.management_listen) as port, session(settings, NAME, needed) as spark:
         output = HadoopFolder(spark, settings.output)

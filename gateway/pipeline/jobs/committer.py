@@ -162,7 +162,7 @@ def has_room_beside(output: HadoopFolder) -> bool:
 
 
 def last_committed(output: HadoopFolder) -> int | None:
-    """Return the last batch committed to *output*, by this or an earlier version; None if none."""
+    """Return the last batch that this or an earlier release committed to *output*; None if none."""
     logs = (RECORDS, sink_log.FOLDER)
     found = [last_batch(output.names(log)) for log in logs]
     return max((number for number in found if number is not None), default=None)
@@ -214,7 +214,7 @@ def committed_files(archive: HadoopFolder) -> list[SinkFile] | None:
     Return the committed files of *archive*; None if it is not an archive.
 
     Raises:
-        UnknownLog: The archive is of an earlier version, and its file list cannot be read.
+        UnreadableLog: The archive is of an earlier version, and its file list cannot be read.
     """
     if last_batch(archive.names(sink_log.FOLDER)) is not None:
         return listed_files(archive)
@@ -224,7 +224,7 @@ def committed_files(archive: HadoopFolder) -> list[SinkFile] | None:
 
 
 def listed_files(archive: HadoopFolder) -> list[SinkFile]:
-    """Return the files in the list that an earlier version kept; raises UnknownLog."""
+    """Return the files in the list that an earlier version kept; raises UnreadableLog."""
 
     def read(name: str) -> str:
         return archive.read(f"{sink_log.FOLDER}/{name}") or ""
@@ -252,7 +252,7 @@ def upgrade_archive(archive: HadoopFolder) -> int:
     0 if there is no list.
 
     Raises:
-        UnknownLog: The list cannot be read; nothing was changed.
+        UnreadableLog: The list cannot be read; nothing was changed.
     """
     last = last_batch(archive.names(sink_log.FOLDER))
     if last is None:

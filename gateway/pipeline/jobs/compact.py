@@ -245,14 +245,14 @@ class _Compaction:
             self._sum.settles_at = f"{todo.settles_at:%Y-%m-%d %H:%M:%S} UTC"
         with ProgressBar(sys.stderr, len(todo.work), "hours") as bar:
             for work in todo.work:
-                bar.begin(str(work.hour))
+                bar.begin_step(str(work.hour))
                 try:
                     self._compact(work)
                 except Exception as error:
                     logger.debug("compaction failed", trace=str(error))
                     reason = describe_jvm_loss() if is_jvm_lost(error) else str(explain(str(error)))
                     raise JobFailed(f"{work.hour} was not compacted: {reason}") from error
-                bar.done(self._sum.rows)
+                bar.end_step(self._sum.rows)
         self._aside.delete("")
         return self._sum
 

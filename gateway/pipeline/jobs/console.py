@@ -82,7 +82,7 @@ class ProgressReport:
         """Redraw the line until `end`, if there is a terminal."""
         self._line.start(self.text)
 
-    def batch(self, batch: FinishedBatch) -> None:
+    def add_batch(self, batch: FinishedBatch) -> None:
         """Add *batch* to the totals; without a terminal, log them at most every 10 s."""
         self._last = batch
         self._rows += batch.rows
@@ -161,7 +161,7 @@ class ProgressBar:
     def __init__(
         self, out: TextIO, total: int, what: str, amount: Callable[[int], str] = "{:,} rows".format
     ) -> None:
-        """Start at 0 of *total* steps, named *what*; *amount* formats the count given to `done`."""
+        """Start at 0 of *total* steps, named *what*; *amount* formats the count of `end_step`."""
         self._line = _Line(out)
         self._amount = amount
         self._total = total
@@ -179,11 +179,11 @@ class ProgressBar:
         """Stop drawing, and leave the last line."""
         self._line.end(self._text() if self._total else "")
 
-    def begin(self, step: str) -> None:
+    def begin_step(self, step: str) -> None:
         """Show *step* as the current one."""
         self._now = step
 
-    def done(self, count: int) -> None:
+    def end_step(self, count: int) -> None:
         """Mark the current step as done; *count* is the rows or bytes of all steps so far."""
         self._done += 1
         self._count = count
@@ -252,7 +252,7 @@ class ReplayReport(ProgressReport):
             self._logged_at_s = age_s
             logger.info("replaying", **self._fields(), left_s=self._left_s())
 
-    def batch(self, batch: FinishedBatch) -> None:
+    def add_batch(self, batch: FinishedBatch) -> None:
         """Do nothing: Spark counts the rows it reads, of which some are not published."""
 
     def text(self) -> str:

@@ -93,7 +93,7 @@ class DeltaTable:
     def __init__(self, output: str) -> None:
         self._output = output
 
-    def needed(self, given: Mapping[str, str]) -> dict[str, str]:
+    def spark_settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """
         Return the Spark settings that Delta needs, merged with *given*, those of --spark-conf.
 

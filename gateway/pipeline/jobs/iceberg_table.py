@@ -1,7 +1,7 @@
 """
 Write the archive as an Iceberg table: Spark writes a batch's files, pyiceberg commits them.
 
-Iceberg's own Spark runtime has no release for the Spark versions that the format nsq needs. Each
+Iceberg's own Spark runtime has no release for the Spark versions that the format `nsq` needs. Each
 attempt at a batch writes to a folder of its own, which no snapshot refers to. One catalog commit
 then adds the files and stores the batch number in the table's properties. The properties are
 checked before each commit, so a batch that Spark runs again is committed once.
@@ -182,7 +182,7 @@ class IcebergTable:
             )
             raise SettingRefused(self._name, " ".join(reason.split()))
 
-    def needed(self, given: Mapping[str, str]) -> dict[str, str]:
+    def spark_settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return *given*, the settings of --spark-conf: Iceberg needs no Spark settings."""
         return dict(given)
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.errors import SettingRefused
-from gateway.pipeline.datasource import check_files, check_source
+from gateway.pipeline.datasource import check_files, check_source_settings
 from gateway.pipeline.jobs.monitoring import ProgressListener, listening, management
 from gateway.pipeline.jobs.runner import JobResult, run_stream, source_options, trigger_of
 from gateway.pipeline.jobs.spark import session
@@ -62,7 +62,7 @@ def run_metrics(settings: MetricsSettings) -> JobResult:
 
 def check_metrics(settings: MetricsSettings) -> None:
     """Raise SettingsError if a setting is missing, or --to-topic is one of the topics counted."""
-    check_source(settings, flag_name)
+    check_source_settings(settings, flag_name)
     check_files(settings)
     check_name("--to-topic", settings.to_topic)
     if settings.to_topic in settings.topic:
@@ -113,13 +113,13 @@ def start_metrics_query(spark: SparkSession, settings: MetricsSettings) -> Strea
             batch = windows.sparkSession.createDataFrame(bodies, "body binary").coalesce(1)
             batch.write.format(FORMAT).options(**sink).mode("append").save()
 
-    windows = count_windows(rows, settings)
+    windows = aggregate_by_window(rows, settings)
     writer = windows.writeStream.outputMode("update").foreachBatch(publish).queryName(NAME)
     writer = writer.option("checkpointLocation", settings.checkpoint)
     return writer.trigger(**trigger_of(settings)).start()
 
 
-def count_windows(rows: DataFrame, settings: MetricsSettings) -> DataFrame:
+def aggregate_by_window(rows: DataFrame, settings: MetricsSettings) -> DataFrame:
     """Aggregate *rows* by topic and window, into rows for `encode_window`."""
     latency_ms = (F.unix_micros("received") - F.unix_micros("ts")) / F.lit(1_000.0)
     size_bytes = F.octet_length("body").cast("bigint")

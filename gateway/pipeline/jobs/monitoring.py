@@ -170,7 +170,7 @@ _MAX_MISSED_TRIGGERS = 3
 _errors = LabelLimiter(50)
 
 
-class SourceProgress(NamedTuple):
+class SourceTotals(NamedTuple):
     """Totals of the reports of a query's sources; a field is None if unknown."""
 
     buffered: int | None
@@ -185,7 +185,7 @@ class SourceProgress(NamedTuple):
         return sum(known) if known else None
 
 
-def sum_progress(reports: Iterable[str | None]) -> SourceProgress:
+def sum_sources(reports: Iterable[str | None]) -> SourceTotals:
     """Return the totals of *reports*, JSON objects of the sources; unusable ones are ignored."""
     found = [each for each in map(_read, reports) if each]
 
@@ -196,7 +196,7 @@ def sum_progress(reports: Iterable[str | None]) -> SourceProgress:
         found = numbers(name)
         return int(sum(found)) if found else None
 
-    return SourceProgress(
+    return SourceTotals(
         buffered=total("buffered"),
         in_flight=total("in_flight"),
         depth=total("depth"),
@@ -233,7 +233,7 @@ class QueryMonitor(ProgressListener):
         self._query = _UNNAMED
         """Name of the query that started last: idle events do not have a name."""
 
-    def readiness(self) -> tuple[bool, str]:
+    def describe_readiness(self) -> tuple[bool, str]:
         """Return whether a query runs and makes progress, and the text of the /readyz response."""
         progress_at = self._progress_at
         if progress_at is None:
@@ -247,7 +247,7 @@ class QueryMonitor(ProgressListener):
         return True, "ready"
 
     def on_restart(self, failure: Failure) -> None:
-        """Called before a failed query is restarted: count it, and report not ready."""
+        """Called before a failed query is restarted: count it, and report the job as not ready."""
         self._progress_at = None
         self._reason = f"the query failed and will be restarted: {failure}"
         _RESTARTS.labels(_errors.label_of(failure.kind)).inc()
@@ -296,7 +296,7 @@ class QueryMonitor(ProgressListener):
         _BATCH_ID.labels(query).set(progress["batchId"])
         operators = progress.get("stateOperators") or ()
         _STATE_ROWS.labels(query).set(sum(each.get("numRowsTotal", 0) for each in operators))
-        source = sum_progress(_text(each.get("latestOffset")) for each in progress["sources"])
+        source = sum_sources(_text(each.get("latestOffset")) for each in progress["sources"])
         for metric, value in (
             (_BUFFERED, source.buffered),
             (_IN_FLIGHT, source.in_flight),
@@ -308,7 +308,7 @@ class QueryMonitor(ProgressListener):
             else:
                 # Prometheus would show a stale value as current.
                 metric.remove(query)
-        self._report.batch(
+        self._report.add_batch(
             FinishedBatch(
                 number=progress["batchId"],
                 rows=rows,
@@ -365,7 +365,7 @@ def monitored(
         logger.warning("backlog unknown: nsqd HTTP address not configured", hint=hint)
     report = report or ProgressReport(sys.stderr, hint=hint)
     monitor = QueryMonitor(report, 0.0 if settings.available_now else settings.trigger_s)
-    port.readiness = monitor.readiness
+    port.readiness = monitor.describe_readiness
     with ExitStack() as stack:
         stack.enter_context(listening(spark, monitor))
         report.start()

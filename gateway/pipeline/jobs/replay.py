@@ -47,9 +47,9 @@ from gateway.pipeline.sink import read_sink_settings
 from gateway.settings.fields import flag_name
 from gateway.settings.pipeline import (
     REPLAY_SUFFIX,
+    NsqSinkSettings,
     QueryJobSettings,
     ReplaySettings,
-    SinkSettings,
     StreamJobSettings,
 )
 from gateway.terminal import format_bytes, pluralize
@@ -365,7 +365,7 @@ def _target(settings: ReplaySettings, topics: Sequence[str]) -> Column:
 
 def _sink_options(settings: ReplaySettings, tasks: int) -> dict[str, str]:
     """Return the sink's options, without toTopic: the column topic has the target of each row."""
-    options = options_of(settings, SinkSettings)
+    options = options_of(settings, NsqSinkSettings)
     options.pop(option_of("to_topic"), None)
     if settings.rate:
         options[option_of("rate_tasks")] = str(tasks)

@@ -27,7 +27,7 @@ _BATCH = re.compile(r"(\d+)(\.compact)?")
 _VERSION = "v1"
 
 
-class UnknownLog(GatewayError):
+class UnreadableLog(GatewayError):
     """A log of Spark has an unknown format."""
 
     def __init__(self, name: str, what: str) -> None:
@@ -71,7 +71,7 @@ def files_of(names: Iterable[str], read: Callable[[str], str]) -> list[SinkFile]
         read: Returns the text of a file of the log.
 
     Raises:
-        UnknownLog: A file has another version than 1, or cannot be parsed.
+        UnreadableLog: A file has another version than 1, or cannot be parsed.
     """
     entries = {int(found[1]): found for name in names if (found := _BATCH.fullmatch(name))}
     whole = [number for number, found in entries.items() if found[2]]
@@ -84,12 +84,12 @@ def files_of(names: Iterable[str], read: Callable[[str], str]) -> list[SinkFile]
         name = entries[number][0]
         version, *lines = read(name).splitlines() or [""]
         if version != _VERSION:
-            raise UnknownLog(name, f"version {version!r}, not {_VERSION}")
+            raise UnreadableLog(name, f"version {version!r}, not {_VERSION}")
         for line in lines:
             try:
                 _apply(line, files)
             except (ValueError, TypeError, KeyError) as error:
-                raise UnknownLog(name, "a line that cannot be read") from error
+                raise UnreadableLog(name, "a line that cannot be read") from error
     return list(files.values())
 
 

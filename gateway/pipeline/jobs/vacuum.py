@@ -189,10 +189,10 @@ class _Vacuum:
         size_bytes = 0
         with ProgressBar(sys.stderr, len(findings.all), "files", amount=format_bytes) as bar:
             for folder, file in findings.all:
-                bar.begin(file.path)
+                bar.begin_step(file.path)
                 folder.delete(file.path)
                 size_bytes += file.size_bytes
-                bar.done(size_bytes)
+                bar.end_step(size_bytes)
         for day in sorted({found.file.path.rpartition("/hour=")[0] for found in findings.expired}):
             self._folder.delete(day)
 

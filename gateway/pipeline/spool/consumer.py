@@ -127,7 +127,7 @@ class SpoolConsumer(SourceConsumer):
     async def _is_exhausted(self) -> bool:
         self.check()
         # Spark reads from the spool, so a message counts only once it is durable.
-        is_exhausted = await super()._is_exhausted() and not self.pending.held
+        is_exhausted = await super()._is_exhausted() and not self.pending.held_messages
         if is_exhausted and self._disk_error is not None:
             raise self._disk_error
         return is_exhausted

@@ -238,7 +238,7 @@ class Writer:
         return cls(Segment(path, head, SEGMENT_HEAD_BYTES, first), fd)
 
     @classmethod
-    def reopen(cls, segment: Segment) -> Writer:
+    def open_existing(cls, segment: Segment) -> Writer:
         """Continue *segment*, which must not have a torn tail; raises OSError."""
         return cls(segment, os.open(segment.path, os.O_RDWR))
 

@@ -141,7 +141,7 @@ class SpoolStore:
         if not self._segments:
             writer = Writer.create(self._options.folder, first_number, 0)
         elif self._segments[-1].end == SEGMENT_HEAD_BYTES:
-            return Writer.reopen(self._segments[-1])
+            return Writer.open_existing(self._segments[-1])
         else:
             last = self._segments[-1]
             writer = Writer.create(self._options.folder, last.number + 1, last.last)
@@ -375,9 +375,9 @@ class SpoolStore:
         if position.segment < first:
             raise SpoolLost(
                 f"the checkpoint continues in segment {position.segment}, but the spool {folder} "
-                f"starts with segment {first}. The messages before that are finished at nsqd, and "
-                "lost unless the folder is restored from a copy. To continue with the messages "
-                "that are left, start with a new checkpoint"
+                f"starts with segment {first}. nsqd will not send the messages between the two "
+                "again: they are lost unless the folder is restored from a copy. To continue with "
+                "the messages that are left, start with a new checkpoint"
             )
         known = position.segment <= end.segment and position.byte <= self._segment(position).end
         if not known:

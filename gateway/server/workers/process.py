@@ -90,7 +90,7 @@ def config_message(config: WorkerConfig, listener: int) -> Message:
 
 
 def parse_config(message: Mapping[str, Any]) -> tuple[WorkerConfig, int]:
-    """Return the configuration and the listener's descriptor of a `config_message`."""
+    """Return what a `config_message` has: the configuration, and the listener's descriptor."""
     config = WorkerConfig(
         worker=message["worker"],
         # The message has every setting, so that none is read from the environment again.

@@ -288,7 +288,7 @@ class Supervisor:
 
     # The status source of the management port
 
-    async def readiness(self) -> tuple[bool, str]:
+    async def describe_readiness(self) -> tuple[bool, str]:
         """Return whether every worker is ready, and a text that names those which are not."""
         if self._lifecycle.state is not LifecycleState.READY:
             return False, self._lifecycle.state.value
@@ -300,7 +300,7 @@ class Supervisor:
         ]
         return not others, ", ".join(others) or LifecycleState.READY.value
 
-    async def metrics(self) -> Collector:
+    async def metrics_collector(self) -> Collector:
         """Return the metrics of the supervisor and of every worker that responds, with a label."""
         results = await self._request("metrics", _METRICS_TIMEOUT_S)
         return MergedCollector(

@@ -338,7 +338,7 @@ def _chunk_bytes(line: bytes) -> int:
     return size_bytes + len(b"\r\n") if size_bytes else 0
 
 
-def check_list(values: Iterable[bytes], name: str) -> None:
+def check_list_length(values: Iterable[bytes], name: str) -> None:
     """
     Count the items of the list header *name*, which has these *values*.
 
@@ -360,7 +360,7 @@ def _list_items(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> set[by
     values = [value for name, value in headers if name == wanted]
     if not values:
         return set()
-    check_list(values, wanted.decode().title())
+    check_list_length(values, wanted.decode().title())
     return {item.strip(_OWS).lower() for value in values for item in value.split(b",")}
 
 

@@ -49,7 +49,7 @@ from gateway.web.lingering_close import LINGER_S, half_close
 from gateway.web.metrics import clock, count_response
 from gateway.web.proxies import Caller
 from gateway.web.responses import HttpResponse, encode_response, new_request_id
-from gateway.web.websocket.handshake import UpgradeRequest, WebSocketUpgrade
+from gateway.web.websocket.handshake import RawUpgradeRequest, UpgradeProtocol
 from gateway.web.websocket.protocol import WebSocketServerState
 
 logger = get_logger()
@@ -628,7 +628,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _upgrade(self, head: HeadReader, websockets: WebSocketServerState) -> None:
         """Hand the connection over to a WebSocket, with the bytes after the head."""
-        upgrade = UpgradeRequest(head.method, head.target, head.headers, self._caller(head))
+        upgrade = RawUpgradeRequest(head.method, head.target, head.headers, self._caller(head))
         # Frames may follow the request in the same read; the WebSocket gets them first.
         early = self._unread[self._offset :]
         self._drop_input()
@@ -638,7 +638,7 @@ class HttpProtocol(asyncio.Protocol):
         self._server.remove(self)
         self._server_state.connections.discard(self)
         connection = self.transport, self._server_state, self._server.refused
-        WebSocketUpgrade(websockets, connection, upgrade, early)
+        UpgradeProtocol(websockets, connection, upgrade, early)
 
     # The body
 
@@ -798,7 +798,7 @@ class HttpProtocol(asyncio.Protocol):
         self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def write_ok(self, request: PublishRequest) -> None:
-        """Send 200 OK to the client, which ends *request*."""
+        """End *request* with the response 200 OK."""
         if not (request.keep_alive and request.head.is_plain) or self._is_last_response:
             headers = self.handler.ok_headers(request.head)
             self.write_response(request, (200, [*OK_HEADERS, *headers], OK))
@@ -808,7 +808,7 @@ class HttpProtocol(asyncio.Protocol):
         self._on_response(keep_alive=True)
 
     def write_response(self, request: PublishRequest, response: HttpResponse) -> None:
-        """Send *response*, which ends *request*; close if the rest of it is too long to discard."""
+        """End *request* with *response*; close if the rest of its body is too long to discard."""
         keep_alive = request.keep_alive and not self._is_last_response
         # Without 100 Continue, the client may or may not send the body (RFC 9110 §10.1.1).
         if self._state is _BODY and (request.expects_continue or self._is_body_long):

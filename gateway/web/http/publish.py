@@ -30,11 +30,11 @@ from gateway.protocol.http_api import (
     check_body,
     check_multi_body,
     is_binary,
-    pack_binary,
-    pack_lines,
     parse_defer_ms,
     parse_query,
     require_topic,
+    split_binary_body,
+    split_text_body,
 )
 from gateway.protocol.wire import Limits
 from gateway.telemetry import fast_counter, get_logger
@@ -249,7 +249,7 @@ class PublishHandler:
         presented = bearer_secret(head.authorization) if head.authorization else None
         secret = self._access.effective_secret(presented)
         if self._is_rate_limited:
-            self.rate_limiter.admit(secret, head.caller.address)
+            self.rate_limiter.check(secret, head.caller.address)
         if head.route == PUB:
             if head.size_bytes is not None:
                 check_body(head.size_bytes, limit_bytes=self.limits.max_msg_size_bytes)
@@ -261,7 +261,7 @@ class PublishHandler:
         return secret
 
     def find_cached(self, data: bytes) -> tuple[CachedRequestHead, bytes] | None:
-        """Return the cached head and the body if *data* is one complete request, otherwise None."""
+        """Return head and body if *data* is one request whose head is cached; otherwise None."""
         # Without a complete head, *end* is 3, and no cached head is that short.
         end = data.find(HEAD_END) + len(HEAD_END)
         cached = self._cached_heads.get(data[:end])
@@ -330,10 +330,10 @@ class PublishHandler:
         topic, is_binary_body = self._mpub_target(head.raw_query)
         address = head.caller.address
         least_messages = -(-len(body) // BYTES_PER_MESSAGE)
-        parse = pack_lines
+        parse = split_text_body
         if is_binary_body:
             check_multi_body(len(body), limit_bytes=self.limits.max_body_size_bytes)
-            parse = pack_binary
+            parse = split_binary_body
         steps = parse(body, self.limits)
         # Most bodies take one step, and are published at once.
         try:
@@ -485,10 +485,10 @@ class PublishConnection(Protocol):
         """Send ``100 Continue`` to the client."""
 
     def write_ok(self, request: PublishRequest) -> None:
-        """Send 200 OK to the client, which ends *request*."""
+        """End *request* with the response 200 OK."""
 
     def write_response(self, request: PublishRequest, response: HttpResponse) -> None:
-        """Send *response* to the client, which ends *request*."""
+        """End *request* with *response*."""
 
 
 class PublishRequest:

@@ -155,7 +155,7 @@ class SlowReader(Hashable, Protocol):
     A protocol, because its one implementation, `SubscriberSocket`, imports this module.
     """
 
-    def limit_buffer(self) -> None:
+    def on_buffer_limit(self) -> None:
         """
         Called when no more bytes may wait for the client until it has taken some.
 
@@ -204,7 +204,7 @@ class SocketsBuffer:
 
     def update(self, reader: SlowReader, unsent_bytes: int, *, is_paused: bool) -> None:
         """
-        Set the bytes that wait for *reader*; call `limit_buffer` of sockets, if necessary.
+        Set the bytes that wait for *reader*; call `on_buffer_limit` of sockets, if necessary.
 
         *is_paused* is True if the gateway does not read the consumer of *reader* now.
         """
@@ -235,7 +235,7 @@ class SocketsBuffer:
         # A viewer would be closed, not paused, so one with at most the bytes of one read is spared.
         is_over = self.total_bytes > self.limit_bytes and unsent_bytes > READ_BYTES
         if is_over and unsent_bytes > before_bytes:
-            reader.limit_buffer()
+            reader.on_buffer_limit()
 
     def _limit_worst(self) -> None:
         """Pause the sockets for which more bytes wait than are free, the largest number first."""
@@ -244,7 +244,7 @@ class SocketsBuffer:
             if held_bytes <= self._free_bytes:
                 return
             self._paused[reader] = self._waiting.pop(reader)
-            reader.limit_buffer()
+            reader.on_buffer_limit()
 
 
 class _SharedBytes:

@@ -28,7 +28,7 @@ from gateway.session.types import CloseReason, SessionOptions
 from gateway.telemetry import Tracing, fast_counter, gauge, get_logger
 from gateway.web.auth import (
     AccessPolicy,
-    authorization_headers,
+    authorization_values,
     bearer_secret,
     single_secret,
     take_subprotocol_secret,
@@ -420,7 +420,7 @@ class SubscribeEndpoint:
         """Check *upgrade* without side effects; raises GatewayError if it is refused."""
         self._refuse_when_draining()
         entry, subprotocols = take_subprotocol_secret(upgrade.subprotocols)
-        secret_sent = single_secret(bearer_secret(authorization_headers(upgrade.headers)), entry)
+        secret_sent = single_secret(bearer_secret(authorization_values(upgrade.headers)), entry)
         self._limits.check(upgrade.peer, secret_sent)
         self._options.origins.check(*origins_and_host(upgrade.headers), is_secure=upgrade.is_secure)
         checked = _CheckedUpgrade(

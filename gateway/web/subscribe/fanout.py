@@ -402,7 +402,7 @@ class Fanout:
 
     def on_messages(self, source: int, messages: list[Message], sent_after: float) -> None:
         """
-        Write *messages* to all viewers that receive, then finish them at nsqd.
+        Write *messages* to all viewers with room for them, then finish them at nsqd.
 
         If no viewer receives, requeue them. Messages that may have timed out before they were read
         are dropped: nsqd delivers them again, and would refuse their FIN.

@@ -66,7 +66,7 @@ class GrantUser(Protocol):
 
 @dataclass(eq=False)
 class _WatchedGrant:
-    """A grant that is checked, its users, and the state of its checks."""
+    """A grant that is checked again and again, who uses it, and the state of its checks."""
 
     grant: Grant
     connection: ConnectionOptions
@@ -218,7 +218,7 @@ class _SilentListener:
     def on_messages(self, connection: BrokerConnection, messages: list[Message]) -> None:
         """Do nothing: RDY is 0, so no message arrives."""
 
-    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Do nothing: no FIN is sent."""
 
     def on_connection_lost(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gateway.errors import InvalidRequest
 from gateway.protocol.http_api import (
     HttpQuery,
-    parse_int,
+    int_or_none,
     parse_query,
     require_topic,
     require_topic_and_channel,
@@ -135,7 +135,7 @@ def _number(query: HttpQuery, name: str, *, default: int, bounds: tuple[int, int
     text = query.get(name)
     if text is None:
         return default
-    value = parse_int(text)
+    value = int_or_none(text)
     if value is None or not bounds[0] <= value <= bounds[1]:
         shown = text[:40].decode("utf-8", "replace")
         unit = " ms" if name.endswith("_ms") else ""

@@ -31,7 +31,6 @@ from gateway.protocol.identify import IdentifyResponse
 from gateway.session.session import Session
 from gateway.session.types import (
     Action,
-    Authenticate,
     CloseReason,
     CloseSocket,
     DrainReason,
@@ -40,6 +39,7 @@ from gateway.session.types import (
     PublishBodies,
     Refusal,
     RequeueDeliveries,
+    ResubscribeWithSecret,
     SessionOptions,
 )
 from gateway.session.window import MAX_FRAME_BYTES
@@ -620,10 +620,10 @@ class SubscriberSocket(SessionSocket):
     def _unsent_changed(self, unsent_bytes: int) -> None:
         self._context.buffer.update(self, unsent_bytes, is_paused=self._session.is_slow)
 
-    def limit_buffer(self) -> None:
+    def on_buffer_limit(self) -> None:
         """Stop reading from nsqd until the client has taken a part of what waits for it."""
         if not self._is_closed:
-            self._on_event(self._session.limit_buffer)
+            self._on_event(self._session.on_buffer_limit)
 
     # From NSQ
 
@@ -716,7 +716,7 @@ class SubscriberSocket(SessionSocket):
                 # A broker of the producer may require AUTH although no broker of the topic does.
                 secret = self.secret or self._session.unused_secret
                 self._context.publishing.begin(action, secret, self.peer, self._published)
-            elif isinstance(action, Authenticate):
+            elif isinstance(action, ResubscribeWithSecret):
                 task = self._authenticate(action.secret)
                 self._subscribing = spawn("subscribe with a secret", task)
             elif isinstance(action, CloseSocket):
@@ -725,7 +725,7 @@ class SubscriberSocket(SessionSocket):
             else:
                 if isinstance(action, RequeueDeliveries):
                     self.requeued += len(action.ids)
-                    if action.is_on_close:
+                    if action.is_socket_ending:
                         self.requeued_on_close += len(action.ids)
                 elif isinstance(action, PauseReading):
                     SLOW.counts["paused",] += 1
@@ -868,7 +868,7 @@ class ViewerSocket(SubscriberSocket):
         # Viewers of one fan-out hold references to the same bytes, which are counted once.
         self._context.buffer.update_viewer(self._shared.fanout, self, unsent_bytes)
 
-    def limit_buffer(self) -> None:
+    def on_buffer_limit(self) -> None:
         """Close, because the fan-out cannot stop reading from nsqd for one viewer."""
         if not self._is_closed:
             self._close_slow()

@@ -198,7 +198,7 @@ class DedicatedUpstream:
 
     @property
     def secret(self) -> Secret | None:
-        """The secret of the last subscription that was begun; None without one."""
+        """The secret that the last subscription used or tries to use; None if it has no secret."""
         return self._secret
 
     @property

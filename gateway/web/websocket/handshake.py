@@ -32,7 +32,7 @@ from gateway.web.errors import (
     problem_response,
     render_problem,
 )
-from gateway.web.http.head import MAX_HEADERS, check_list, decode_target
+from gateway.web.http.head import MAX_HEADERS, check_list_length, decode_target
 from gateway.web.lingering_close import LingeringClose, RefusedPeers
 from gateway.web.metrics import (
     BAD_REQUEST,
@@ -73,7 +73,7 @@ _LOGGER.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
-class UpgradeRequest:
+class RawUpgradeRequest:
     """An upgrade request as the HTTP parser read it; its handshake is not checked yet."""
 
     method: bytes
@@ -83,7 +83,7 @@ class UpgradeRequest:
     caller: Caller
 
 
-def read_upgrade(request: UpgradeRequest) -> Upgrade:
+def read_upgrade(request: RawUpgradeRequest) -> Upgrade:
     """Return the upgrade that *request* asks for; `handshake_response` checks the handshake."""
     # The usual target is a path without escapes, which needs no decoding.
     path, _, query = request.target.partition(b"?")
@@ -126,7 +126,7 @@ def read_plain_request(scope: Scope) -> Upgrade:
     )
 
 
-def handshake_response(request: UpgradeRequest, upgrade: Upgrade) -> Response | HttpResponse:
+def handshake_response(request: RawUpgradeRequest, upgrade: Upgrade) -> Response | HttpResponse:
     """Return the 101 for *request* (a `Response`), or the response that refuses it."""
     request_id = request_id_from(upgrade.headers)
     if request.method != b"GET":
@@ -168,7 +168,7 @@ def _check_head(headers: Sequence[tuple[bytes, bytes]]) -> None:
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > _MAX_HEADERS_BYTES:
         raise HeadersTooLarge(size_bytes, limit_bytes=_MAX_HEADERS_BYTES)
-    check_list(_values(headers, _PROTOCOL_HEADER), _PROTOCOL)
+    check_list_length(_values(headers, _PROTOCOL_HEADER), _PROTOCOL)
     for name, value in headers:
         if len(name) + len(value) > _MAX_HEADER_BYTES:
             raise HeadersTooLarge(len(name) + len(value), limit_bytes=_MAX_HEADER_BYTES)
@@ -214,7 +214,7 @@ def _subprotocols(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """
     values = _values(headers, _PROTOCOL_HEADER)
     try:
-        check_list(values, _PROTOCOL)
+        check_list_length(values, _PROTOCOL)
     except TooManyHeaders:
         return []
     return [
@@ -232,7 +232,7 @@ _ACCEPT_TIMEOUT_S = 60.0
 """Time for the upgrade handler to decide; its own timeouts are shorter."""
 
 
-class WebSocketUpgrade(asyncio.Protocol):
+class UpgradeProtocol(asyncio.Protocol):
     """
     Handle a connection from its upgrade request to the 101, or to the response that refuses it.
 
@@ -245,7 +245,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self,
         websockets: WebSocketServerState,
         connection: tuple[asyncio.Transport, ServerState, RefusedPeers],
-        request: UpgradeRequest,
+        request: RawUpgradeRequest,
         early: bytes,
     ) -> None:
         self.transport, self._server_state, self._refused = connection

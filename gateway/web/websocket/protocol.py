@@ -236,8 +236,8 @@ class WebSocketServerState:
         self._count = 0
         self._sweep: asyncio.TimerHandle | None = None
 
-    def add(self, socket: WebSocketProtocol) -> None:
-        """Ping *socket* once per interval until `remove`."""
+    def start_pinging(self, socket: WebSocketProtocol) -> None:
+        """Ping *socket* once per interval until `stop_pinging`."""
         if self._turn_s is None:
             return
         # Sockets opened together, as after a restart, are pinged apart.
@@ -248,7 +248,7 @@ class WebSocketServerState:
         if self._sweep is None:
             self._schedule()
 
-    def remove(self, socket: WebSocketProtocol) -> None:
+    def stop_pinging(self, socket: WebSocketProtocol) -> None:
         """Stop pinging *socket*; idempotent."""
         if self._turn_s is not None and socket in self._schedule_by_turn[socket.turn]:
             self._schedule_by_turn[socket.turn].discard(socket)
@@ -407,7 +407,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._server_state.connections.add(self)  # type: ignore[arg-type]
         self.transport.set_protocol(self)
         # Before `on_open`, which may close the socket, and so remove it.
-        self._websockets.add(self)
+        self._websockets.start_pinging(self)
         try:
             handler.on_open(self)
         except Exception:
@@ -796,7 +796,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._server_state.connections.discard(self)
-        self._websockets.remove(self)
+        self._websockets.stop_pinging(self)
         # Cleared first: the handler may close the socket again, and is called once only.
         handler, self._handler = self._handler, None
         if handler is not None:

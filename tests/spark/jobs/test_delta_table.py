@@ -59,4 +59,4 @@ def test_jars_that_are_named_are_not_fetched() -> None:
     """Without access to Maven, jars are given as files; the Python package is not needed then."""
     given = {"spark.jars": "/jars/delta-spark_4.2_2.13-4.4.0.jar,/jars/delta-storage-4.4.0.jar"}
 
-    assert "spark.jars.packages" not in DeltaTable("/out").needed(given)
+    assert "spark.jars.packages" not in DeltaTable("/out").spark_settings(given)

@@ -18,9 +18,9 @@ from gateway.pipeline.jobs.failures import Failure
 from gateway.pipeline.jobs.monitoring import (
     _LAST,
     QueryMonitor,
-    SourceProgress,
+    SourceTotals,
     _backlog_hint,
-    sum_progress,
+    sum_sources,
 )
 from gateway.settings.pipeline import ArchiveSettings
 from gateway.telemetry import REGISTRY
@@ -122,12 +122,12 @@ def test_a_gauge_that_became_unknown_is_removed() -> None:
 @pytest.mark.parametrize("report", [None, "", "null", "no JSON", "[1]", '{"depth": "x"}'])
 def test_an_unusable_report_is_none(report: str | None) -> None:
     """Other sources may report anything."""
-    assert SourceProgress(None, None, None, None) == sum_progress([report])
+    assert SourceTotals(None, None, None, None) == sum_sources([report])
 
 
 def test_messages_without_a_batch_are_waiting() -> None:
     """Here or in nsqd; messages in a batch do not count."""
-    standing = sum_progress(['{"buffered": 5, "in_flight": 30, "depth": 100}'])
+    standing = sum_sources(['{"buffered": 5, "in_flight": 30, "depth": 100}'])
 
     assert 105 == standing.waiting
 
@@ -136,19 +136,19 @@ def test_it_is_ready_while_a_query_tells_something() -> None:
     """A batch or an idle event; after three triggers without events it is not ready."""
     clock = Clock()
     watched = monitor(clock)
-    assert (False, "starting") == watched.readiness()
+    assert (False, "starting") == watched.describe_readiness()
 
     watched.onQueryStarted(started())
     clock.now += 180
-    assert (True, "ready") == watched.readiness()
+    assert (True, "ready") == watched.describe_readiness()
 
     clock.now += 1
-    is_ready, words = watched.readiness()
+    is_ready, words = watched.describe_readiness()
     assert not is_ready
     assert "the query has reported nothing for 181 s, the limit is 180 s (3 triggers)" == words
 
     watched.onQueryIdle(QueryIdleEvent(RUN, RUN, ""))
-    assert watched.readiness()[0]
+    assert watched.describe_readiness()[0]
 
 
 def test_to_be_idle_is_a_word_of_the_query_that_runs() -> None:
@@ -180,7 +180,7 @@ def test_a_short_trigger_allows_for_idle_events() -> None:
     watched.onQueryStarted(started())
     clock.now += 30
 
-    assert watched.readiness()[0]
+    assert watched.describe_readiness()[0]
 
 
 def test_a_query_that_failed_is_not_ready_until_it_runs_again() -> None:
@@ -191,10 +191,10 @@ def test_a_query_that_failed_is_not_ready_until_it_runs_again() -> None:
     watched.onQueryTerminated(terminated(error="x"))
 
     words = "the query failed and will be restarted: SomeError: no"
-    assert (False, words) == watched.readiness()
+    assert (False, words) == watched.describe_readiness()
     assert 1 == sample("query_restarts_total", error="SomeError")
     watched.onQueryStarted(started())
-    assert watched.readiness()[0]
+    assert watched.describe_readiness()[0]
 
 
 def test_the_end_of_an_earlier_query_is_ignored() -> None:
@@ -202,10 +202,10 @@ def test_the_end_of_an_earlier_query_is_ignored() -> None:
     watched = monitor(Clock())
     watched.onQueryStarted(started())
     watched.onQueryTerminated(terminated(run=uuid4()))
-    assert watched.readiness()[0]
+    assert watched.describe_readiness()[0]
 
     watched.onQueryTerminated(terminated())
-    assert (False, "the query has ended") == watched.readiness()
+    assert (False, "the query has ended") == watched.describe_readiness()
 
 
 @pytest.mark.parametrize(

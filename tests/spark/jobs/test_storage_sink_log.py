@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.pipeline.jobs.storage import SinkFile, UnknownLog, files_of, last_batch
+from gateway.pipeline.jobs.storage import SinkFile, UnreadableLog, files_of, last_batch
 
 
 def entry(path: str, action: str = "add") -> str:
@@ -73,7 +73,7 @@ def test_a_path_is_as_it_is_spelled_on_the_disk() -> None:
 )
 def test_a_list_of_another_form_is_refused(text: str, what: str) -> None:
     """Skipped files would be lost messages; the error is one sentence."""
-    with pytest.raises(UnknownLog, match=what) as caught:
+    with pytest.raises(UnreadableLog, match=what) as caught:
         files_of(["0"], lambda _: text)
 
     assert isinstance(caught.value, GatewayError)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import ClockReading, MemoryBudget, StoredMessage
 from gateway.broker.scheduler import BrokerLimits, BrokerState, ConsumerBatch
-from gateway.protocol.commands import PackedBodies, pack
+from gateway.protocol.commands import PackedBodies, pack_bodies
 
 START_NS = 1_790_000_000_000_000_000
 
@@ -64,4 +64,4 @@ def receivers(deliveries: list[ConsumerBatch]) -> list[int]:
 
 def mpub_bodies(bodies: Sequence[bytes]) -> PackedBodies:
     """Return *bodies* packed like those of a large MPUB."""
-    return PackedBodies([pack(bodies)], len(bodies))
+    return PackedBodies([pack_bodies(bodies)], len(bodies))

@@ -11,9 +11,9 @@ from gateway.protocol.commands import Command, Identify, MultiPublish, PackedBod
 from gateway.protocol.connection import (
     Event,
     MessagesReceived,
-    ProtocolViolation,
     Role,
     V2Connection,
+    ViolationReceived,
 )
 from gateway.protocol.frames import ErrorFrame, Message, Response
 from gateway.protocol.wire import MAGIC, Limits
@@ -67,7 +67,7 @@ def plain(events: Iterable[Event]) -> list[object]:
     for event in events:
         if isinstance(event, MessagesReceived):
             things += event.messages
-        elif isinstance(event, ProtocolViolation):
+        elif isinstance(event, ViolationReceived):
             things.append(violation(event))
         elif isinstance(event, MultiPublish) and isinstance(event.bodies, PackedBodies):
             things.append(MultiPublish(event.topic, list(event.bodies)))
@@ -76,7 +76,7 @@ def plain(events: Iterable[Event]) -> list[object]:
     return things
 
 
-def violation(event: ProtocolViolation) -> bytes:
+def violation(event: ViolationReceived) -> bytes:
     """Return the error frame that nsqd would send; empty if it closes without one."""
     error = event.error
     return ErrorFrame(error.code, error.description).encode() if error.code else b""

@@ -30,7 +30,7 @@ class Listener:
         del connection
         self.messages.put_nowait(messages)
 
-    def on_command_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
+    def on_ack_refused(self, connection: BrokerConnection, frame: ErrorFrame) -> None:
         """Record the refusal."""
         del connection
         self.refusals.put_nowait(frame)

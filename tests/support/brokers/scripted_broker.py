@@ -22,7 +22,7 @@ from gateway.protocol.commands import (
     StartClose,
     Subscribe,
 )
-from gateway.protocol.connection import ProtocolViolation, Role, V2Connection
+from gateway.protocol.connection import Role, V2Connection, ViolationReceived
 from gateway.protocol.frames import CLOSE_WAIT, HEARTBEAT_FRAME, OK, ErrorFrame, Message, Response
 from gateway.protocol.identify import IdentifyResponse
 
@@ -56,7 +56,7 @@ class Peer(asyncio.Protocol):
         events = self._protocol.receive_data(data)
         while events:
             event = events.pop(0)
-            assert not isinstance(event, ProtocolViolation), event
+            assert not isinstance(event, ViolationReceived), event
             command = cast("Command", event)
             self.received.append(command)
             self._new.put_nowait(command)

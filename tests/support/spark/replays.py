@@ -18,7 +18,7 @@ from gateway.errors import GatewayError, SettingsError, StartError
 from gateway.pipeline.jobs.archive import archive_writer, with_partitions
 from gateway.pipeline.jobs.committer import PARTITIONS
 from gateway.pipeline.jobs.console import ReplayReport, TaskCount
-from gateway.pipeline.jobs.metrics import count_windows, encode_window, start_metrics_query
+from gateway.pipeline.jobs.metrics import aggregate_by_window, encode_window, start_metrics_query
 from gateway.pipeline.jobs.monitoring import management
 from gateway.pipeline.jobs.replay import ReplayPrompt, replay_in
 from gateway.pipeline.jobs.replay_plan import ReplayCount
@@ -153,7 +153,7 @@ def count_in_windows(spark: SparkSession, flags: Flags, rows: Sequence[Sequence[
         "attempts",
         "cast(body as binary) body",
     )
-    windows = count_windows(frame, load(MetricsSettings, flags).settings)
+    windows = aggregate_by_window(frame, load(MetricsSettings, flags).settings)
     return [
         encode_window(row.asDict()).decode() for row in windows.sort("start_us", "topic").collect()
     ]

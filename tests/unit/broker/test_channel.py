@@ -18,7 +18,7 @@ def channel_with(
     shared = shared or context()
     channel = Channel("t", name, shared)
     messages = new_messages(count, body=body)
-    shared.memory.reserve(messages)
+    shared.memory.take(messages)
     channel.put(messages)
     return channel
 
@@ -444,7 +444,7 @@ def test_many_deferred_messages_due_at_once_are_queued_in_steps() -> None:
     shared = context()
     channel = channel_with(0, shared=shared)
     later = new_messages(3 * STEP_DUE + 7, defer_ms=1_000)
-    shared.memory.reserve(later)
+    shared.memory.take(later)
     channel.put_deferred(later, now=0.0)
 
     depths = []
@@ -504,7 +504,7 @@ def test_an_emptied_channel_has_nothing_anywhere() -> None:
     channel.deliver(0.0)
     channel.remove_consumer(lost)
     later = new_messages(1, first=9, defer_ms=1_000)
-    shared.memory.reserve(later)
+    shared.memory.take(later)
     channel.put_deferred(later, now=0.0)
 
     channel.empty()

@@ -31,7 +31,7 @@ class ChannelMachine(RuleBasedStateMachine):
         """Put messages, deferred ones too."""
         messages = new_messages(count, first=self.published + 1, defer_ms=defer_ms)
         self.published += count
-        self.context.memory.reserve(messages)
+        self.context.memory.take(messages)
         if defer_ms:
             self.channel.put_deferred(messages, self.now)
         else:

@@ -26,7 +26,7 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.connection import ProtocolViolation
+from gateway.protocol.connection import ViolationReceived
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 from tests.support.brokers.broker_core import context, moment_at, mpub_bodies, receivers
 
@@ -273,7 +273,7 @@ def test_nothing_is_executed_after_a_fatal_error(scene: Scene) -> None:
 
 def test_a_protocol_violation_is_answered_last(scene: Scene) -> None:
     """Commands before it are executed."""
-    violated = ProtocolViolation(RemoteProtocolError("E_INVALID", "invalid command X"))
+    violated = ViolationReceived(RemoteProtocolError("E_INVALID", "invalid command X"))
 
     effects = scene.handler.handle(scene.client(), [Publish("t", b"1"), violated], moment_at(0.0))
 
@@ -282,7 +282,7 @@ def test_a_protocol_violation_is_answered_last(scene: Scene) -> None:
 
 def test_a_refusal_without_code_is_no_frame(scene: Scene) -> None:
     """On a line that is too long nsqd closes without a word."""
-    violated = ProtocolViolation(RemoteProtocolError("", "a line of more than 16384 bytes"))
+    violated = ViolationReceived(RemoteProtocolError("", "a line of more than 16384 bytes"))
 
     assert [Disconnect()] == scene.handler.handle(scene.client(), [violated], moment_at(0.0))
 

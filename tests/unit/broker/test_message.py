@@ -85,7 +85,7 @@ def test_memory_counts_bodies_and_overhead() -> None:
     memory = MemoryBudget(limit_bytes=10_000)
     messages = new_messages(2, body=b"12345")
 
-    memory.reserve(messages)
+    memory.take(messages)
 
     assert 2 * (OVERHEAD_BYTES + 5) == memory.used_bytes
     memory.free(messages)

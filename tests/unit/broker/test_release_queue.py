@@ -20,7 +20,7 @@ MANY = 3 * STEP_MESSAGES + 7
 def filled(shared: BrokerState, count: int, kind: str = "queue", body: bytes = b"x") -> Contents:
     """Return so many messages that are counted, kept as a queue, deferred or in flight."""
     messages = new_messages(count, body=body)
-    shared.memory.reserve(messages)
+    shared.memory.take(messages)
     if kind == "queue":
         return deque(messages)
     if kind == "deferred":

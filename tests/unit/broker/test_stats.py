@@ -12,7 +12,7 @@ import pytest
 
 from gateway.broker import stats
 from gateway.broker.handler import Handler
-from gateway.broker.stats import JsonStats, StatsFormat, StatsQuery, TextStats
+from gateway.broker.stats import JsonStats, StatsEncoder, StatsQuery, TextStats
 from gateway.broker.topics import TopicRegistry
 from gateway.protocol.commands import Command, Finish, Publish, Ready, Subscribe
 from tests.support.brokers.broker_core import context, moment_at
@@ -240,7 +240,7 @@ def crowded(*, topics: int = 1, channels: int = 1, consumers: int = 0) -> TopicR
     ids=["topics", "channels", "consumers"],
 )
 def test_large_lists_are_shown_in_steps(
-    registry: TopicRegistry, form: StatsFormat, monkeypatch: pytest.MonkeyPatch
+    registry: TopicRegistry, form: StatsEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of them shows more than a few hundred entries."""
     shown = 0

@@ -248,7 +248,7 @@ def test_many_messages_are_stored_in_steps() -> None:
     """In order, each step a bounded number, with the room for all of them taken at first."""
     shared = context()
     topic = Topic("t", shared)
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     sizes: list[int] = []
     for _ in steps:
@@ -263,7 +263,7 @@ def test_a_step_is_smaller_the_more_channels_there_are() -> None:
     """Each of them gets copies, which are work as well."""
     topic = Topic("t", context())
     channels = [topic.get_channel(name, now=0.0) for name in "abcd"]
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
 
     next(steps)
@@ -279,14 +279,14 @@ def test_many_messages_beyond_the_memory_are_refused_whole() -> None:
     topic.get_channel("a", now=0.0)
     topic.get_channel("b", now=0.0)
 
-    assert topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0)) is None
+    assert topic.publish_steps(mpub_bodies(MANY), moment_at(0.0)) is None
     assert (0, 0) == (topic.message_count, shared.memory.used_bytes)
 
 
 def test_publishes_between_steps_are_refused_without_memory() -> None:
     """The room is taken, although the messages are not there yet."""
     topic = Topic("t", context(limit_bytes=len(MANY) * EACH_BYTES))
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     next(steps)
 
@@ -298,7 +298,7 @@ def test_deleting_a_topic_between_steps_drops_the_rest() -> None:
     shared = context()
     topic = Topic("t", shared)
     topic.get_channel("c", now=0.0)
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     next(steps)
 
@@ -312,7 +312,7 @@ def test_steps_that_end_early_free_their_memory() -> None:
     """As when the broker stops."""
     shared = context()
     topic = Topic("t", shared)
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     next(steps)
 
@@ -325,7 +325,7 @@ def test_a_topic_emptied_between_steps_keeps_later_messages() -> None:
     """As with nsqd, which stores one message after the other."""
     shared = context()
     topic = Topic("t", shared)
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     next(steps)
 
@@ -340,7 +340,7 @@ def test_channels_created_between_steps_get_the_rest() -> None:
     """The first one everything, a second one what is stored after it; each has its own memory."""
     shared = context()
     topic = Topic("t", shared)
-    steps = topic.publish_in_steps(mpub_bodies(MANY), moment_at(0.0))
+    steps = topic.publish_steps(mpub_bodies(MANY), moment_at(0.0))
     assert steps is not None
     next(steps)
     first = topic.get_channel("first", now=0.0)

@@ -37,7 +37,7 @@ def told(framing: Framing) -> str:
     """Return the position of the refused message, and the error."""
     assert framing.refusal is not None
     number, start, error = framing.refusal
-    return f"{framing.name(number, number, start)}: {error}"
+    return f"{framing.describe_range(number, number, start)}: {error}"
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 64])
@@ -113,18 +113,18 @@ def test_another_byte_may_end_a_line() -> None:
     lines = Lines(max_bytes=100, delimiter=b"\0")
 
     assert [(1, 0, 4, b"a\nb"), (3, 5, 7, b"c")] == read(lines, b"a\nb\0\0c")
-    assert "message 3 at offset 5" == lines.name(3, 3, 5)
-    assert "messages 1 to 3 (from offset 0)" == lines.name(1, 3, 0)
-    assert "tail -c +6" == lines.resume(3, 5)
+    assert "message 3 at offset 5" == lines.describe_range(3, 3, 5)
+    assert "messages 1 to 3 (from offset 0)" == lines.describe_range(1, 3, 0)
+    assert "tail -c +6" == lines.resume_command(3, 5)
 
 
 def test_a_place_in_lines_is_told_by_its_number() -> None:
     """Editors and `tail` count lines, so errors contain line numbers."""
     lines = Lines(max_bytes=100)
 
-    assert "line 3" == lines.name(3, 3, 5)
-    assert "lines 1 to 3" == lines.name(1, 3, 0)
-    assert "tail -n +3" == lines.resume(3, 5)
+    assert "line 3" == lines.describe_range(3, 3, 5)
+    assert "lines 1 to 3" == lines.describe_range(1, 3, 0)
+    assert "tail -n +3" == lines.resume_command(3, 5)
 
 
 @pytest.mark.parametrize("data", [b"ab\nabcde", b"ab\nabcde\nc\n", b"ab\nabcdefgh"])
@@ -183,7 +183,7 @@ def test_the_rest_of_an_input_of_lengths_is_told_by_its_offset() -> None:
     """`tail -c +N` counts bytes from 1."""
     framing = LengthPrefixed(max_bytes=9)
 
-    assert "tail -c +8" == framing.resume(2, 7)
+    assert "tail -c +8" == framing.resume_command(2, 7)
 
 
 @pytest.mark.parametrize(

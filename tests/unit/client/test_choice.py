@@ -29,7 +29,7 @@ class Connection:
 
     name: str
     load_bytes: int = 0
-    is_open: bool = True
+    can_publish: bool = True
     node: Node = field(default_factory=Node)
 
 
@@ -39,7 +39,7 @@ def choose(connections: Sequence[Connection], size_bytes: int, *, turn: int) -> 
     return cast("Connection | None", least_loaded(candidates, size_bytes, turn=turn))
 
 
-SHUT = Connection("shut", is_open=False)
+SHUT = Connection("shut", can_publish=False)
 SUSPECT = Node(is_suspect=True)
 FULL = Node(room_bytes=9)
 

@@ -88,7 +88,7 @@ def test_a_delivery_says_what_came_and_from_where(shell: Shell) -> None:
         delivery.channel,
         delivery.nsqd,
     )
-    assert (65.0, 5.0) == (delivery.deadline, delivery.arrival.arrived_at)
+    assert (65.0, 5.0) == (delivery.deadline, delivery.arrival.sent_after)
     assert (False, True) == (delivery.is_answered, delivery.is_in_flight)
 
 

@@ -107,7 +107,7 @@ class AnyLife(RuleBasedStateMachine):
         delivery = self.came[data.draw(st.sampled_from(self.unanswered()))]
         before = delivery.deadline
         delivery.touch()
-        assert before <= delivery.deadline <= delivery.arrival.arrived_at + 25.0
+        assert before <= delivery.deadline <= delivery.arrival.sent_after + 25.0
 
     @rule()
     def hand_back(self) -> None:

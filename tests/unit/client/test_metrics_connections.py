@@ -7,7 +7,7 @@ import pytest
 from gateway.client.metrics import (
     PUBLISHER,
     ConnectionMetrics,
-    closed_error,
+    connection_closed_error,
     count_auth,
     count_error,
 )
@@ -34,7 +34,7 @@ def test_a_connection_is_counted_from_its_beginning_to_its_end(
     account.ready(5)
     while_open = [value(name, role=PUBLISHER, nsqd="a:4150") for name in names]
     ready_while_open = value("ready_messages")
-    account.ended(closed_error("a:4150", reason))
+    account.ended(connection_closed_error("a:4150", reason))
 
     after = [value(name, role=PUBLISHER, nsqd="a:4150") for name in names]
     assert [before[0] + 1, before[1] + 1, before[2]] == while_open

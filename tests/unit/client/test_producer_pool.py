@@ -297,7 +297,7 @@ async def test_after_a_bug_behind_the_handshake_the_next_attempt_succeeds(
                 await clock.advance(1.0)
                 await turn(30)
             [connection] = connections_of(publisher)
-            is_connected, is_open = connection.is_connected, connection.is_open
+            is_connected, is_open = connection.is_connected, connection.can_publish
 
     assert (True, not has_secret) == (is_connected, is_open)
     assert 2 == len(broker.peers)

@@ -151,10 +151,10 @@ def test_what_crosses_a_rdy_of_0_for_too_long_does_not_fit() -> None:
     for source in (1, 2):
         made.add_source(source, max_rdy_count=CEILING, now=0.0)
     made.wake(10.0)
-    in_time = made.admits(1, 1, 10.1)
+    in_time = made.has_room_for_late(1, 1, 10.1)
     settle(made, 10.0)
 
-    assert (True, False) == (in_time, made.admits(1, 1, 10.5))
+    assert (True, False) == (in_time, made.has_room_for_late(1, 1, 10.5))
 
 
 def test_nothing_settles_while_nothing_is_read() -> None:

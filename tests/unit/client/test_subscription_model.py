@@ -140,7 +140,7 @@ class Model(RuleBasedStateMachine):
         assert sent_after - ONE_WAY_S <= read[0][1], "a deadline later than nsqd's"
         row = self.rdy.share_of(nsqd.source)
         ids = [b"%016x" % number for number, _ in read]
-        if row.ready == 0 and not self.rdy.admits(nsqd.source, len(read), self.now):
+        if row.ready == 0 and not self.rdy.has_room_for_late(nsqd.source, len(read), self.now):
             self.carry_out([SendReq(nsqd.source, ids, 0)])
             return
         row.last_message_at = self.now

@@ -64,9 +64,9 @@ def test_the_bytes_that_wait_are_those_of_no_batch() -> None:
     waiting = [pending.waiting_bytes]
     pending.cut_batch(3)
     waiting.append(pending.waiting_bytes)
-    pending.remove_source("b")
+    pending.drop_unbatched("b")
     waiting.append(pending.waiting_bytes)
-    pending.finish(1)
+    pending.take_up_to(1)
 
     assert [sum(sizes), sum(sizes[3:]), sizes[4]] == waiting
     assert (sizes[4], sizes[4]) == (pending.waiting_bytes, pending.size_bytes)
@@ -76,22 +76,22 @@ def test_held_messages_are_counted() -> None:
     """In batches and waiting, by source, with their age."""
     pending = pending_with(("a", (1, 2)), ("b", (3,)))
     pending.cut_batch(1)
-    held = pending.held, pending.count_of("a"), pending.count_of("b"), pending.oldest_at
-    pending.finish(1)
-    pending.remove_source("a")
+    held = pending.held_messages, pending.count_of("a"), pending.count_of("b"), pending.oldest_at
+    pending.take_up_to(1)
+    pending.drop_unbatched("a")
 
     assert ((3, 2, 1, 0.0), 1.0) == (held, pending.oldest_at)
     assert {"b": ids(3)} == pending.clear()
-    assert (0, None) == (pending.held, pending.oldest_at)
+    assert (0, None) == (pending.held_messages, pending.oldest_at)
 
 
 def test_messages_of_a_lost_source_are_not_in_flight() -> None:
     """Their batch is kept until Spark has committed it, while nsqd delivers them again."""
     pending = pending_with(("a", (1, 2)), ("b", (3,)))
     pending.cut_batch(2)
-    pending.remove_source("a")
+    pending.drop_unbatched("a")
 
-    assert (3, 1, 1.0) == (pending.held, pending.in_flight, pending.waiting_since)
+    assert (3, 1, 1.0) == (pending.held_messages, pending.in_flight, pending.waiting_since)
 
 
 def test_finish_returns_ids_by_source_once() -> None:
@@ -100,8 +100,8 @@ def test_finish_returns_ids_by_source_once() -> None:
     for _ in range(3):
         pending.cut_batch(1)
 
-    assert {"a": ids(1), "b": ids(2)} == pending.finish(2)
-    assert {} == pending.finish(2)
+    assert {"a": ids(1), "b": ids(2)} == pending.take_up_to(2)
+    assert {} == pending.take_up_to(2)
     assert (1, 0) == (pending.in_batches, pending.buffered)
 
 
@@ -109,11 +109,11 @@ def test_messages_of_a_lost_source_are_not_finished() -> None:
     """Waiting messages are dropped, since nsqd sends them again; a batch can still be read."""
     pending = pending_with(("a", (1,)), ("b", (2,)), ("a", (3,)))
     pending.cut_batch(2)
-    forgotten = pending.remove_source("a")
+    forgotten = pending.drop_unbatched("a")
 
     assert (1, 0) == (forgotten, pending.buffered)
     assert 2 == len(pending.chunks(0, 1))
-    assert {"b": ids(2)} == pending.finish(1)
+    assert {"b": ids(2)} == pending.take_up_to(1)
 
 
 def test_held_messages_are_touched_when_due() -> None:
@@ -188,9 +188,9 @@ def test_no_message_is_finished_twice_or_unread(steps: list[tuple[object, ...]])
                 chunks = pending.chunks((number or 1) - 1, number or 0)
                 promised.update(each for chunk in chunks for each in chunk.messages.ids)
             case ("finish", int(up_to)):
-                done += [each for some in pending.finish(up_to).values() for each in some]
+                done += [each for some in pending.take_up_to(up_to).values() for each in some]
             case ("lose", str(source)):
-                pending.remove_source((source, lives[source]))
+                pending.drop_unbatched((source, lives[source]))
                 lives[source] += 1
             case other:
                 pytest.fail(str(other))

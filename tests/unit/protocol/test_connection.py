@@ -33,9 +33,9 @@ from gateway.protocol.connection import (
     HeartbeatReceived,
     Identified,
     MessagesReceived,
-    ProtocolViolation,
     Role,
     V2Connection,
+    ViolationReceived,
 )
 from gateway.protocol.frames import (
     CLOSE_WAIT,
@@ -378,7 +378,7 @@ def test_nothing_is_read_after_a_violation() -> None:
     first = broker.receive_data(b"NOP\nNOPE\nNOP\n")
     second = broker.receive_data(b"NOP\n")
 
-    assert ([Nop(), ProtocolViolation], []) == ([first[0], type(first[1])], second)
+    assert ([Nop(), ViolationReceived], []) == ([first[0], type(first[1])], second)
     assert (2, []) == (len(first), broker.receive_eof())
 
 
@@ -706,7 +706,7 @@ def test_bytes_that_are_not_of_the_layer_are_a_violation(layer: CodecFactory, cu
 
     assert [Nop()] == events[:-1]
     assert [True] == [
-        isinstance(event, ProtocolViolation) and b"E_INVALID the " in violation(event)
+        isinstance(event, ViolationReceived) and b"E_INVALID the " in violation(event)
         for event in events[1:]
     ]
     assert [] == broker.receive_data(client.encode(b"NOP\n"))
@@ -721,7 +721,7 @@ def test_pause_of_a_broken_layer_ends_with_the_violation() -> None:
     behind = broker.upgrade(None)
 
     assert ([Identify(b"{}")], [], [Nop()]) == (before, paused, behind[:-1])
-    assert [ProtocolViolation] == [type(event) for event in behind[1:]]
+    assert [ViolationReceived] == [type(event) for event in behind[1:]]
     assert [] == broker.receive_data(b"NOP\n")
 
 
@@ -732,7 +732,7 @@ def test_violation_stops_the_decoding() -> None:
 
     events = broker.receive_data(layer.encode(b"NOP \nNOPE\n" + b"NOP \n" * 1_000))
 
-    assert [Nop, ProtocolViolation] == [type(event) for event in events]
+    assert [Nop, ViolationReceived] == [type(event) for event in events]
     assert 2 == layer.pieces_taken
 
 
@@ -830,7 +830,7 @@ def nonsense(parts: Sequence[bytes]) -> st.SearchStrategy[list[bytes]]:
 def assert_ends_well(connection: V2Connection, events: list[Event]) -> None:
     """Check that a violation is the last event, and nothing comes after it."""
     violations = [
-        number for number, event in enumerate(events, 1) if type(event) is ProtocolViolation
+        number for number, event in enumerate(events, 1) if type(event) is ViolationReceived
     ]
     assert violations in ([], [len(events)])
     if violations:

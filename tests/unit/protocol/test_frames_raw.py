@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gateway.protocol.connection import (
     Event,
     MessagesReceived,
-    ProtocolViolation,
     Role,
     V2Connection,
+    ViolationReceived,
 )
 from gateway.protocol.frames import (
     HEARTBEAT_FRAME,
@@ -79,4 +79,4 @@ def test_an_invalid_frame_ends_the_reading() -> None:
     *events, last = read(whole + b"\x00\x00\x00\x05\x00\x00\x00\x02x", [], is_raw=True)
 
     assert [whole] == [event.data for event in events if isinstance(event, RawMessages)]
-    assert isinstance(last, ProtocolViolation)
+    assert isinstance(last, ViolationReceived)

@@ -16,17 +16,17 @@ from gateway.protocol.commands import PackedBodies
 from gateway.protocol.http_api import (
     check_body,
     check_multi_body,
+    int_or_none,
     is_binary,
     iter_line_batches,
-    pack_binary,
-    pack_lines,
     parse_defer_ms,
     parse_flag,
-    parse_int,
     parse_query,
     require_topic,
     require_topic_and_channel,
     require_topic_unchecked,
+    split_binary_body,
+    split_text_body,
     status_of,
 )
 from gateway.protocol.wire import Limits
@@ -61,7 +61,7 @@ def split_lines(body: bytes, limits: Limits) -> list[bytes]:
 
 def split_binary(body: bytes, limits: Limits) -> list[bytes]:
     """Return the messages of a binary body."""
-    return finish(pack_binary(body, limits))
+    return finish(split_binary_body(body, limits))
 
 
 # Query
@@ -188,7 +188,7 @@ def test_an_error_names_value_and_limit() -> None:
 )
 def test_a_number_is_read_as_go_reads_it(text: bytes, expected: int | None) -> None:
     """One sign and ASCII digits within 64 bits, nothing else."""
-    assert expected == parse_int(text)
+    assert expected == int_or_none(text)
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,8 @@ def test_lines_are_packed_up_to_the_size_of_an_mpub() -> None:
     """The count takes 4 bytes and each message 4 more: of 40 bytes, 24 remain for 3 messages."""
     body = b"12345678\n" * 3
 
-    assert [b"12345678"] * 3 == finish(pack_lines(body, SMALL))
-    assert "BODY_TOO_BIG" == refused(lambda: finish(pack_lines(body[:-1] + b"9\n", SMALL)))
+    assert [b"12345678"] * 3 == finish(split_text_body(body, SMALL))
+    assert "BODY_TOO_BIG" == refused(lambda: finish(split_text_body(body[:-1] + b"9\n", SMALL)))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_lines_in_steps_of_any_size_are_the_lines_of_the_whole(
         patch.setattr(http_api, "_MIN_STEP_BYTES", least_bytes)
         patch.setattr(http_api, "_MAX_STEP_BYTES", max(least_bytes, most_bytes))
         actual = outcome(lambda: split_lines(body, MANY))
-        packed = outcome(lambda: finish(pack_lines(body, MANY)))
+        packed = outcome(lambda: finish(split_text_body(body, MANY)))
 
     expected = outcome(lambda: lines_of(body))
     assert expected == actual
@@ -406,7 +406,7 @@ def test_a_step_has_a_bounded_number_of_lines(body: bytes) -> None:
 def test_binary_messages_are_checked_in_steps() -> None:
     """Each has a bounded number of them."""
     body = b"\0\0\x27\x10" + b"\0\0\0\1a" * 10_000
-    steps = list(pack_binary(body, Limits()))
+    steps = list(split_binary_body(body, Limits()))
 
     assert 10_000 // http_api.STEP_LINES == len(steps)
 

@@ -19,8 +19,8 @@ def test_a_drain_is_told_once_with_what_was_cut() -> None:
     before = {kind: shown("drain_cut_total", kind=kind) or 0.0 for kind in KINDS}
 
     with capture_logs() as lines:
-        account.begin()
-        account.end()
+        account.start_clock()
+        account.stop_clock()
         account.drained, account.requeued_on_close = 7, 3
         account.add_aborted("sockets", 2)
         account.add_aborted("messages", 5)

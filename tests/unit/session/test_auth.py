@@ -11,7 +11,13 @@ from gateway.protocol.identify import AuthResponse
 from gateway.session.auth import AUTH_TIMEOUT_S, MAX_SECRET_BYTES
 from gateway.session.command_runner import MAX_ERRORS
 from gateway.session.session import Session
-from gateway.session.types import Authenticate, CloseReason, CloseSocket, SessionOptions, SetReady
+from gateway.session.types import (
+    CloseReason,
+    CloseSocket,
+    ResubscribeWithSecret,
+    SessionOptions,
+    SetReady,
+)
 from tests.support.websocket.session_messages import (
     ANSWER,
     Json,
@@ -22,7 +28,7 @@ from tests.support.websocket.session_messages import (
 )
 
 AUTH = command("AUTH", secret="alice", ref=7)
-ALICE = Authenticate(Secret(b"alice"))
+ALICE = ResubscribeWithSecret(Secret(b"alice"))
 GRANTED = AuthResponse(identity="alice", identity_url="http://who", permission_count=2)
 SUBSCRIBED = {"topic": "t", "channel": "c", "max_in_flight": 10, "msg_timeout_ms": 60_000}
 TOO_LATE_S = AUTH_TIMEOUT_S
@@ -226,7 +232,7 @@ def test_the_longest_secret_is_taken() -> None:
 
     actions = session.receive(command("AUTH", secret=secret), 1.0)
 
-    assert [Authenticate(Secret(secret.encode()))] == actions
+    assert [ResubscribeWithSecret(Secret(secret.encode()))] == actions
 
 
 def test_too_many_unusable_auths_end_it() -> None:

@@ -8,7 +8,6 @@ from gateway.session.command_runner import COMMANDS_PER_TURN, MAX_ERRORS
 from gateway.session.session import Session
 from gateway.session.types import (
     Action,
-    Authenticate,
     CloseReason,
     CloseSocket,
     FinishDeliveries,
@@ -16,6 +15,7 @@ from gateway.session.types import (
     Refusal,
     RequeueCause,
     RequeueDeliveries,
+    ResubscribeWithSecret,
     SetReady,
     TouchDeliveries,
 )
@@ -386,7 +386,7 @@ def test_while_auth_is_tried_nobody_listens() -> None:
     session.run_waiting(1.0)
 
     assert (True, False, None) == (before, deaf, due)
-    assert ([], True) == (waits, isinstance(tried[0], Authenticate))
+    assert ([], True) == (waits, isinstance(tried[0], ResubscribeWithSecret))
     assert ([1, None, 2, 3], True) == (refs(session, 1.0), session.wants_commands)
 
 

@@ -98,7 +98,7 @@ def test_what_is_refused_is_what_an_answer_costs() -> None:
 
     costs = [
         taken_by.touch(TouchCommand(ids=ids), acks, 1.0),
-        taken_by.acknowledge(FinCommand(ids=[*ids, "x"]), acks, 1.0),
+        taken_by.finish_or_requeue(FinCommand(ids=[*ids, "x"]), acks, 1.0),
     ]
 
     assert [2, 1] == costs
@@ -111,7 +111,7 @@ def test_nothing_is_kept_of_ids_that_a_client_makes_up() -> None:
 
     for _ in range(100):
         taken_by.finish(["x"], 0.0)
-        taken_by.acknowledge(FinCommand(ids=["x", "y"]), acks, 0.0)
+        taken_by.finish_or_requeue(FinCommand(ids=["x", "y"]), acks, 0.0)
 
     assert None is taken_by._recent_acks
 
@@ -143,7 +143,7 @@ def test_the_last_answers_find_their_id_when_nsqd_refuses_them(way: str) -> None
         if way == "row":
             taken_by.finish(ids, 1.0)
         elif way == "ids":
-            taken_by.acknowledge(FinCommand(ids=ids), AckBatch([]), 1.0)
+            taken_by.finish_or_requeue(FinCommand(ids=ids), AckBatch([]), 1.0)
         else:
             taken_by.finish_written([ids], 1.0)
 

@@ -189,7 +189,7 @@ def test_a_client_may_be_held_to_less_than_its_own_bound() -> None:
     for number in range(4):
         session.on_messages(1, [message(number, body)], 0.0)
 
-    limited = session.limit_buffer(1.0)
+    limited = session.on_buffer_limit(1.0)
     is_slow = session.is_slow
     writes = []
     while session.next_frame(2.0) is not None:
@@ -205,7 +205,7 @@ def test_a_client_whose_socket_holds_everything_goes_on_once_it_has_taken_someth
     """Nothing waits in the session then; and where it takes nothing it is ended as a slow one."""
     session, stuck = subscribed(slow_consumer_s=30.0), subscribed(slow_consumer_s=30.0)
 
-    limited = [each.limit_buffer(1.0) for each in (session, stuck)]
+    limited = [each.on_buffer_limit(1.0) for each in (session, stuck)]
     written = session.on_writable(2.0)
 
     assert ([[PauseReading()]] * 2, [ResumeReading()]) == (limited, written)

@@ -27,7 +27,6 @@ from gateway.protocol.frames import ErrorFrame
 from gateway.protocol.identify import AuthResponse, IdentifyResponse
 from gateway.session.types import (
     Action,
-    Authenticate,
     CloseReason,
     CloseSocket,
     DelayedRequeue,
@@ -37,6 +36,7 @@ from gateway.session.types import (
     Refusal,
     RequeueCause,
     RequeueDeliveries,
+    ResubscribeWithSecret,
     ResumeReading,
     SessionOptions,
     SetReady,
@@ -244,7 +244,7 @@ class SocketModel(RuleBasedStateMachine):
                 self.publishes.append(action)
             case PauseReading() | ResumeReading():
                 self.is_reading = isinstance(action, ResumeReading)
-            case Authenticate():
+            case ResubscribeWithSecret():
                 assert not self.is_trying_auth
                 self.is_trying_auth = True
             case CloseSocket(reason):

@@ -137,7 +137,7 @@ def test_what_its_source_sends_again_can_no_longer_be_answered() -> None:
     (other,) = window.add(batch(2), messages(0xA))
     window.expire(59.9)
 
-    window.supersede(1, messages(0xA, 0xB))
+    window.refuse_earlier_deliveries(1, messages(0xA, 0xB))
     (second,) = window.add(batch(1, now=59.9), messages(0xA))
 
     assert (3, 8) == (len(window), window.room)
@@ -233,9 +233,9 @@ def test_a_touched_delivery_whose_message_comes_again_is_given_up() -> None:
     (old,) = window.add(batch(1), messages(0xA))
     window.touch(old, 1.0)
 
-    window.supersede(2, messages(0xA))
+    window.refuse_earlier_deliveries(2, messages(0xA))
     other_source = window.room
-    window.supersede(1, messages(0xA))
+    window.refuse_earlier_deliveries(1, messages(0xA))
 
     assert (10, 9) == (other_source, window.room)
     assert old == window.touch_refused(1, digits(0xA))

@@ -153,7 +153,7 @@ class World:
         row = self.plan.share_of(nsqd.source)
         ids = [b"%016x" % number for number, _ in read]
         self.read_at |= {number: (nsqd, sent_at) for number, sent_at in read}
-        if row.ready == 0 and not self.plan.admits(nsqd.source, len(read), self.now):
+        if row.ready == 0 and not self.plan.has_room_for_late(nsqd.source, len(read), self.now):
             for number, _ in read:
                 nsqd.command(lambda number=number: nsqd.answer(number, is_requeued=True))  # type: ignore[misc]
             return

@@ -11,7 +11,7 @@ from gateway.errors import AuthRequired, InvalidRequest
 from gateway.session.auth import MAX_SECRET_BYTES
 from gateway.web.auth import (
     AccessPolicy,
-    authorization_headers,
+    authorization_values,
     bearer_secret,
     single_secret,
     take_subprotocol_secret,
@@ -88,7 +88,7 @@ def test_the_header_is_found_among_others() -> None:
     """Names stand in small letters, as ASGI has them."""
     headers = [(b"host", b"a"), (b"authorization", b"b"), (b"x", b"c"), (b"authorization", b"d")]
 
-    assert [b"b", b"d"] == authorization_headers(headers)
+    assert [b"b", b"d"] == authorization_values(headers)
 
 
 # The subprotocol entry

@@ -17,7 +17,7 @@ START = 1_000.0
 def publish(quota: PublishBuckets, messages: int, now: float, caller: str = "a") -> bool:
     """Publish when *caller* may; tell whether it did."""
     try:
-        quota.admit(caller, now)
+        quota.check(caller, now)
         quota.charge(caller, messages, now)
     except RateLimited:
         return False
@@ -27,7 +27,7 @@ def publish(quota: PublishBuckets, messages: int, now: float, caller: str = "a")
 def refusal(quota: PublishBuckets, now: float, caller: str = "a") -> RateLimited:
     """Return what *caller* is told, who may not publish now."""
     with pytest.raises(RateLimited) as caught:
-        quota.admit(caller, now)
+        quota.check(caller, now)
     return caught.value
 
 
@@ -86,8 +86,8 @@ def test_what_a_caller_owes_beyond_a_minute_is_forgiven() -> None:
 def test_requests_that_arrive_together_do_not_all_go_over() -> None:
     """All were let in while the bucket held something; the first one empties it."""
     quota = PublishBuckets(10)
-    quota.admit("a", START)
-    quota.admit("a", START)
+    quota.check("a", START)
+    quota.check("a", START)
     quota.charge("a", 50, START)
 
     with pytest.raises(RateLimited):

@@ -49,9 +49,9 @@ async def test_who_counts_as_one_caller(
         with pytest.raises(RateLimited):
             callers.charge(*second, messages=1)
         with pytest.raises(RateLimited):
-            callers.admit(*second)
+            callers.check(*second)
     else:
-        callers.admit(*second)
+        callers.check(*second)
         callers.charge(*second, messages=1)
 
 
@@ -59,7 +59,7 @@ async def test_without_a_quota_everybody_may_publish_anything() -> None:
     """Nothing is counted."""
     callers = PublishRateLimiter(None, access=AccessPolicy(), requires_auth=lambda: True)
     callers.charge(ALICE, HERE, messages=10**9)
-    callers.admit(ALICE, HERE)
+    callers.check(ALICE, HERE)
 
     assert not callers.is_bounded
     assert one_each(requires_auth=True).is_bounded

@@ -26,9 +26,9 @@ async def test_the_start_says_the_shared_address_and_how_many_workers_there_are(
     async with no_leaks():
         supervisor = Supervisor(settings())
         lines = await supervisor.start()
-        ready = await poll_until(supervisor.readiness, (True, "ready"))
+        ready = await poll_until(supervisor.describe_readiness, (True, "ready"))
         await supervisor.drain()
-        draining = await supervisor.readiness()
+        draining = await supervisor.describe_readiness()
         await supervisor.stop()
 
     where, management = supervisor.address, supervisor.management_address

@@ -46,7 +46,7 @@ def test_the_line_shows_rows_rate_batch_and_backlog() -> None:
     """And the time since the start."""
     clock = Clock()
     report = ProgressReport(Screen(), clock=clock)
-    report.batch(batch(3, 1_234, rows_per_second=2_500.4))
+    report.add_batch(batch(3, 1_234, rows_per_second=2_500.4))
     clock.now = 65
 
     expected = "1,234 rows, 2,500/s, batch 3: 1,234 rows in 0.5 s, 7 behind, 1:05"
@@ -64,7 +64,7 @@ def test_the_line_waits_for_the_first_batch() -> None:
 def test_the_rate_of_an_idle_query_is_0() -> None:
     """The last batch's rate and backlog are not shown for ever."""
     report = ProgressReport(Screen(), clock=Clock())
-    report.batch(batch(3, 10))
+    report.add_batch(batch(3, 10))
     report.idle()
 
     assert "10 rows, 0/s, batch 3, 0:00" == report.text()
@@ -76,7 +76,7 @@ def test_a_terminal_has_the_sum_at_the_end_and_the_log_nothing() -> None:
     report = ProgressReport(screen, clock=Clock())
     with capture_logs() as lines:
         report.start()
-        report.batch(batch(0, 10))
+        report.add_batch(batch(0, 10))
         report.end()
 
     assert screen.getvalue().endswith("10 rows in 1 batch, 0:00\n")
@@ -90,7 +90,7 @@ def test_the_log_has_a_line_in_ten_seconds_at_most() -> None:
     with capture_logs() as lines:
         for number in range(20):
             clock.now = float(number)
-            report.batch(batch(number, 100))
+            report.add_batch(batch(number, 100))
         report.end()
 
     first, last = lines
@@ -110,7 +110,7 @@ def test_a_batch_without_rows_is_no_line() -> None:
     report = ProgressReport(io.StringIO(), clock=clock)
     clock.now = 60
     with capture_logs() as lines:
-        report.batch(batch(0, 0))
+        report.add_batch(batch(0, 0))
 
     assert [] == lines
 
@@ -119,8 +119,8 @@ def test_steps_are_a_bar() -> None:
     """With finished and total steps, and the current one."""
     screen = Screen()
     with ProgressBar(screen, 4, "hours") as steps:
-        steps.begin("orders 2026-11-22 04:00")
-        steps.done(1_000)
+        steps.begin_step("orders 2026-11-22 04:00")
+        steps.end_step(1_000)
 
     assert screen.getvalue().endswith("█████░░░░░░░░░░░░░░░ 1/4 hours, 1,000 rows, 0:00\n")
 
@@ -129,7 +129,7 @@ def test_a_bar_draws_nothing_without_a_terminal() -> None:
     """The log has a line for each hour instead."""
     out = io.StringIO()
     with ProgressBar(out, 4, "hours") as steps:
-        steps.done(1)
+        steps.end_step(1)
 
     assert "" == out.getvalue()
 

@@ -20,7 +20,7 @@ class Reader:
         self.is_paused = False
         self._buffer = buffer
 
-    def limit_buffer(self) -> None:
+    def on_buffer_limit(self) -> None:
         """Be read no more."""
         self.is_paused = True
 

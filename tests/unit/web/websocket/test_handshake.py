@@ -9,7 +9,7 @@ from websockets.http11 import Response
 
 from gateway.web.proxies import Caller
 from gateway.web.websocket.handshake import (
-    UpgradeRequest,
+    RawUpgradeRequest,
     encode_101,
     handshake_response,
     read_plain_request,
@@ -29,9 +29,9 @@ HEADERS = [
 
 def asked(
     *more: tuple[bytes, bytes], method: bytes = b"GET", target: bytes = b"/sub?topic=t"
-) -> UpgradeRequest:
+) -> RawUpgradeRequest:
     """Return a handshake with *more* headers."""
-    return UpgradeRequest(method, target, [*HEADERS, *more], Caller("10.0.0.1", is_secure=False))
+    return RawUpgradeRequest(method, target, [*HEADERS, *more], Caller("10.0.0.1", is_secure=False))
 
 
 def test_an_upgrade_has_a_request_id_though_none_came() -> None:
@@ -117,7 +117,7 @@ def test_a_greeting_need_not_name_a_subprotocol() -> None:
     ],
 )
 def test_a_handshake_that_is_refused_has_a_problem_body(
-    wrong: UpgradeRequest, status: int, token: str
+    wrong: RawUpgradeRequest, status: int, token: str
 ) -> None:
     """The one of every other error; what may hold a secret is not in it."""
     answer = handshake_response(wrong, read_upgrade(wrong))

@@ -44,7 +44,7 @@ class Leaving(Pinged):
     def ping(self, payload: bytes, frame: bytes) -> None:
         """End."""
         super().ping(payload, frame)
-        self.port.remove(self)
+        self.port.stop_pinging(self)
 
 
 class Failing(Pinged):
@@ -60,7 +60,7 @@ def opened(port: WebSocketServerState, count: int) -> list[Pinged]:
     """Return *count* sockets that have come at the same time."""
     sockets = [Pinged(port) for _ in range(count)]
     for socket in sockets:
-        port.add(socket)
+        port.start_pinging(socket)
     return sockets
 
 
@@ -139,8 +139,8 @@ async def test_who_is_closed_is_pinged_no_more() -> None:
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     gone, there = opened(port, 2)
-    port.remove(gone)
-    port.remove(gone)
+    port.stop_pinging(gone)
+    port.stop_pinging(gone)
 
     await sweep(clock, TURNS)
 
@@ -152,7 +152,7 @@ async def test_a_socket_may_end_while_it_is_looked_at() -> None:
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     for _ in range(2 * TURNS):
-        port.add(Leaving(port))
+        port.start_pinging(Leaving(port))
 
     await sweep(clock, 2 * TURNS)
 
@@ -164,7 +164,7 @@ async def test_nobody_to_ping_is_no_sweep() -> None:
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     (socket,) = opened(port, 1)
-    port.remove(socket)
+    port.stop_pinging(socket)
     await sweep(clock, 5)
     assert 1 == port.turn
 
@@ -180,7 +180,7 @@ async def test_without_an_interval_nobody_is_pinged() -> None:
     clock = ManualClock()
     (socket,) = opened(port, 1)
     await clock.advance(1_000)
-    port.remove(socket)
+    port.stop_pinging(socket)
 
     assert (0, []) == (port.turn, socket.pings)
 
@@ -202,7 +202,7 @@ async def test_whatever_fails_the_others_are_pinged() -> None:
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     failing = Failing(port)
-    port.add(failing)
+    port.start_pinging(failing)
     (other,) = opened(port, 1)
     told: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
