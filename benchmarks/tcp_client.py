@@ -147,7 +147,7 @@ class Consumer:
         """Exit: the channel must not be deleted."""
         raise SystemExit(f"the channel is gone at {address}")
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Do nothing."""
 
 

@@ -116,7 +116,7 @@ class HttpListener:
         Raises:
             StartError: The address is in use, or not one of this machine.
         """
-        self.adopt_socket(bind_tcp(self._name, self._requested_address))
+        self.adopt_socket(listen_tcp(self._name, self._requested_address))
 
     def adopt_socket(self, listener: socket.socket) -> None:
         """Serve on *listener*, a listening socket, instead of calling `bind`; `stop` closes it."""
@@ -217,7 +217,7 @@ def _open_requests(connection: object) -> int:
     return int(cycle is not None and not cycle.response_complete)
 
 
-def bind_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
+def listen_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
     """
     Return a socket that listens on *address*; error texts call it *name*.
 

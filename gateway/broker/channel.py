@@ -64,7 +64,7 @@ class Channel:
         """When the next call of `expire` is due, monotonic seconds; infinite for never."""
         self._limits = context.limits
         self._memory = context.memory
-        self._release_queue = context.release_queue
+        self._discard_queue = context.discard_queue
         self._scheduler = context.scheduler
         self._random = context.random
         self._max_msg_timeout_s = context.limits.protocol.max_msg_timeout_ms / 1000
@@ -301,9 +301,9 @@ class Channel:
         """
         Remove all messages: queued, deferred and in flight. A FIN for one of these then fails.
 
-        `ReleaseQueue` frees the memory of many messages over several turns of the event loop.
+        `DiscardQueue` frees the memory of many messages over several turns of the event loop.
         """
-        release = self._release_queue.add
+        release = self._discard_queue.add
         queue, self._queue = self._queue, deque()
         release(queue)
         deferred, self._deferred = self._deferred, []

@@ -153,7 +153,7 @@ class HttpApi:
             else:
                 response = self._routes[route.route](request)
             # Before the response: after /topic/empty or a delete, the memory must be free.
-            if (released := self._registry.context.release_queue.take_steps()) is not None:
+            if (released := self._registry.context.discard_queue.take_steps()) is not None:
                 await self._run_in_steps(released)
         except InvalidRequest as error:
             return _error(error.token)

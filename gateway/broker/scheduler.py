@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gateway.broker.consumer import ChannelConsumer
+from gateway.broker.discard_queue import DiscardQueue
 from gateway.broker.message import MemoryBudget, StoredMessage
-from gateway.broker.release_queue import ReleaseQueue
 from gateway.protocol.wire import Limits
 
 
@@ -128,9 +128,9 @@ class BrokerState:
     """Returns a random number below its argument, as `random.randrange`."""
     limits: BrokerLimits = field(default_factory=BrokerLimits)
     scheduler: Scheduler = field(default_factory=Scheduler)
-    release_queue: ReleaseQueue = field(init=False)
+    discard_queue: DiscardQueue = field(init=False)
 
     def __post_init__(self) -> None:
         """Create the release queue for `memory`."""
         # The dataclass is frozen, so a plain assignment would raise.
-        object.__setattr__(self, "release_queue", ReleaseQueue(self.memory))
+        object.__setattr__(self, "discard_queue", DiscardQueue(self.memory))

@@ -27,7 +27,7 @@ from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.handler import Disconnect, Effect, Handler, ResumeParsing, StepwisePublish
 from gateway.broker.message import ClockReading, StoredMessage
 from gateway.broker.topics import TopicRegistry
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.protocol.connection import Event, Role, V2Connection
 from gateway.protocol.frames import HEARTBEAT_FRAME
 from gateway.telemetry import get_logger
@@ -343,7 +343,7 @@ class Server:
         Raises:
             StartError: The address is in use, or not one of this machine.
         """
-        listener = bind_tcp("broker TCP", address)
+        listener = listen_tcp("broker TCP", address)
         host, port = listener.getsockname()[:2]
         self._listener = await self._loop.create_server(
             lambda: ClientConnection(self), sock=listener, backlog=_BACKLOG
@@ -387,7 +387,7 @@ class Server:
 
         The memory of removed messages is released in steps.
         """
-        steps = self.registry.context.release_queue.take_steps()
+        steps = self.registry.context.discard_queue.take_steps()
         if steps is not None:
             self.run_in_steps(steps)
         if self._delivery_handle is None and self.registry.has_deliverable:

@@ -115,9 +115,9 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stats(msgspec.Struct, kw_only=True):
     """
-    The whole response except its lists, which `StatsEncoder.document` inserts.
+    The whole response except its lists, which `StatsEncoder.encode_document` inserts.
 
-    *topics* and *producers* are None where nsqd has null.
+    *topics* and *producers* say only whether a list belongs there: None is null, as in nsqd.
     """
 
     version: str = NSQD_VERSION
@@ -145,7 +145,7 @@ class StatsEncoder(Protocol):
     """
     An output format: `JsonStats` or `TextStats`.
 
-    Entries of a list are encoded first: a method that takes a list gets them as bytes.
+    Entries are encoded before their list: a method that takes a list gets its entries as bytes.
     """
 
     def encode_consumer(self, client: ClientStats) -> bytes:

@@ -144,11 +144,11 @@ class Topic:
         self._distribute_backlog(now)
 
     def empty(self) -> None:
-        """Remove the backlog; the channels keep their messages. `ReleaseQueue` frees the memory."""
+        """Remove the backlog; the channels keep their messages. `DiscardQueue` frees the memory."""
         backlog, self._backlog = self._backlog, deque()
         self._backlog_bytes = 0
         self._reserve_copies()
-        self._context.release_queue.add(backlog)
+        self._context.discard_queue.add(backlog)
 
     def delete(self) -> list[ChannelConsumer]:
         """Delete all channels and messages; the caller must disconnect the returned consumers."""

@@ -60,7 +60,7 @@ class AuthProbe:
         }
         unknown = [node for node in nodes if node not in self._known]
         if unknown:
-            for answer in await self._nsqds.request(_AUTH_ADDRESSES, nodes=unknown):
+            for answer in await self._nsqds.request_all(_AUTH_ADDRESSES, nodes=unknown):
                 # Only answers are cached, so that an unreachable nsqd is probed again.
                 if isinstance(answer, NodeResponse):
                     self._known[answer.node] = _requires_auth(answer), now + _CACHE_S
@@ -93,13 +93,13 @@ class Administration:
         self._nsqds = nsqds
         self._discovery = discovery
 
-    async def topic(self, action: str, topic: bytes) -> None:
+    async def change_topic(self, action: str, topic: bytes) -> None:
         """Apply *action* to *topic* on every nsqd."""
         await self._do(
             action, NodeRequest(method="POST", path=f"/topic/{action}", query=[("topic", topic)])
         )
 
-    async def channel(self, action: str, topic: str, channel: str) -> None:
+    async def change_channel(self, action: str, topic: str, channel: str) -> None:
         """Apply *action* to *channel* on every nsqd; create also creates a missing *topic*."""
         names = [("topic", topic.encode()), ("channel", channel.encode())]
         request = NodeRequest(method="POST", path=f"/channel/{action}", query=names)
@@ -121,4 +121,4 @@ class Administration:
             lookupds = await asyncio.gather(
                 *(lookupd.request(last) for lookupd in self._discovery.lookupds)
             )
-        raise_for_results(await self._nsqds.request(*requests), lookupds)
+        raise_for_results(await self._nsqds.request_all(*requests), lookupds)

@@ -177,7 +177,7 @@ class ChannelMonitor:
         """Send *request* to *nodes*; return their answers, or [] if they are not there in time."""
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return await self._nsqd_http.request(request, nodes=nodes)
+                return await self._nsqd_http.request_all(request, nodes=nodes)
         except (NoNsqdHttpAddress, LimitReached, TimeoutError):
             return []
 
@@ -221,7 +221,7 @@ class ChannelMonitor:
         with suppress(NoNsqdHttpAddress, LimitReached):
             # An nsqd that hangs must not hide the pauses at others, so the limit is for each.
             # No limit for `_update`: with many channels it takes long, and it must come to its end.
-            await self._nsqd_http.request_and_read(
+            await self._nsqd_http.request_and_parse(
                 request, self._update, timeout_s=self._options.timeout_s
             )
 

@@ -545,7 +545,7 @@ class BrokerConnection(asyncio.Protocol):
             # Silence counts from now: what arrived during the pause was not read.
             self.last_read = self._loop.time()
             if self._send_time is not None:
-                self._send_time.resume(self.last_read, self._max_ready)
+                self._send_time.on_reading_resumed(self.last_read, self._max_ready)
             get_heartbeat_monitor(self._loop).watch(self)
 
     # Closing

@@ -272,7 +272,7 @@ class Consumer:
 
     def _schedule_overdue(self) -> None:
         """Set the timer to the earliest deadline, unless it is set already."""
-        due = self._tracker.next_overdue()
+        due = self._tracker.next_deadline()
         if self._overdue_timer is None and due is not None and not self._is_stopping:
             loop = asyncio.get_running_loop()
             self._overdue_timer = loop.call_at(due, self._drop_overdue)
@@ -402,7 +402,7 @@ class Consumer:
         After a deletion it reconnects, and SUB creates the channel again, as in go-nsq.
         """
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Log that an nsqd found after `start` requires AUTH and no secret is configured."""
         logger.warning("nsqd requires AUTH and no secret is configured")
 

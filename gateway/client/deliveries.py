@@ -464,7 +464,7 @@ class DeliveryTracker:
         source.held.clear()
         return lost
 
-    def next_overdue(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """Return when to call `overdue`, perhaps too early; None: no delivery will be overdue."""
         return self._first_deadline if self._first_deadline < math.inf else None
 

@@ -193,7 +193,7 @@ class Discovery:
 
     def watch_nodes(self, on_change: Callable[[frozenset[str]], None]) -> TopicWatch:
         """
-        Watch every known nsqd. Producers need all of them, because no nsqd has a new topic yet.
+        Watch every known nsqd. Producers need all: a lookup by a new topic would find none.
 
         *on_change* is called from the event loop with each new set of addresses, never before this
         returns.

@@ -99,7 +99,7 @@ class NsqdHttp:
         found = frozenset[str]() if self._watch is None else self._watch.http_addresses
         return sorted(self._fixed | found)
 
-    async def request(
+    async def request_all(
         self, *requests: NodeRequest, nodes: Sequence[str] | None = None
     ) -> list[NodeAnswer]:
         """
@@ -114,9 +114,9 @@ class NsqdHttp:
         known = self._known(nodes)
         timeout_s = self._options.timeout_s
         async with self._slot(timeout_s):
-            return await self._request_all(known, requests, timeout_s)
+            return await self._send_to_all(known, requests, timeout_s)
 
-    async def request_and_read(
+    async def request_and_parse(
         self,
         request: NodeRequest,
         read: Callable[[Sequence[NodeAnswer]], Generator[None, None, T]],
@@ -142,7 +142,7 @@ class NsqdHttp:
         known = self._known(nodes)
         timeout_s = self._options.timeout_s if timeout_s is None else timeout_s
         async with self._slot(timeout_s):
-            return await run_in_steps(read(await self._request_all(known, [request], timeout_s)))
+            return await run_in_steps(read(await self._send_to_all(known, [request], timeout_s)))
 
     def _known(self, nodes: Sequence[str] | None) -> Sequence[str]:
         """Return *nodes*, or all known nsqds for None; raise NoNsqdHttpAddress if there is none."""
@@ -151,7 +151,7 @@ class NsqdHttp:
             raise NoNsqdHttpAddress
         return nodes
 
-    async def _request_all(
+    async def _send_to_all(
         self, nodes: Sequence[str], requests: Sequence[NodeRequest], timeout_s: float
     ) -> list[NodeAnswer]:
         # One for all nodes: their answers are in memory at the same time.

@@ -77,7 +77,7 @@ class ProducerOptions(ProducerPoolOptions):
     """
     Maximum bytes queued or unanswered over all nsqds. Beyond this, publishes raise Overloaded.
 
-    Bodies that are still being received count too; see `Producer.hold_arriving`.
+    Bodies that are still being received count too; see `Producer.reserve_arriving`.
     """
 
 
@@ -106,13 +106,13 @@ class Producer:
         self._pools = ProducerPools(options, self._on_outcome, discovery.topic_seen)
         self._timeout_s = options.timeout_ms / 1000
         self._buffer_bytes = options.buffer_bytes
-        """Maximum of `_held_bytes`: `options.buffer_bytes` minus the bytes taken by `hold`."""
+        """Maximum of `_held_bytes`: `options.buffer_bytes` minus the bytes taken by `reserve`."""
         limits = options.limits
         self._arriving_limit_bytes = max(
             options.buffer_bytes // 2, limits.max_msg_size_bytes, limits.max_body_size_bytes
         )
         self._arriving_bytes = 0
-        """Bytes counted by `hold_arriving` and not released yet."""
+        """Bytes counted by `reserve_arriving` and not released yet."""
         self._held_bytes = 0
         """Bytes of publishes that are queued or written and unanswered."""
         self._is_started = False
@@ -337,9 +337,9 @@ class Producer:
         """Bytes that are queued, unanswered or being received."""
         return self._held_bytes + self.options.buffer_bytes - self._buffer_bytes
 
-    def hold(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """
-        Count *size_bytes* against `buffer_bytes` until `release`.
+        Count *size_bytes* against `buffer_bytes` until `unreserve`.
 
         Raises:
             Overloaded: They exceed the limit; they are not counted.
@@ -348,13 +348,13 @@ class Producer:
             raise self._overloaded(size_bytes)
         self._buffer_bytes -= size_bytes
 
-    def release(self, size_bytes: int) -> None:
-        """Stop counting *size_bytes* of an earlier `hold`."""
+    def unreserve(self, size_bytes: int) -> None:
+        """Stop counting *size_bytes* of an earlier `reserve`."""
         self._buffer_bytes += size_bytes
 
-    def hold_arriving(self, size_bytes: int) -> None:
+    def reserve_arriving(self, size_bytes: int) -> None:
         """
-        Count bytes of a body being received against `buffer_bytes` until `release_arriving`.
+        Count bytes of a body being received against `buffer_bytes` until `unreserve_arriving`.
 
         Such bodies may take half of it at most, but always one body of the maximum size. Otherwise
         clients that stall in the middle of a body could keep all others from publishing.
@@ -370,13 +370,13 @@ class Producer:
                 limit_bytes=limit_bytes,
                 where="in bodies that are still arriving",
             )
-        self.hold(size_bytes)
+        self.reserve(size_bytes)
         self._arriving_bytes += size_bytes
 
-    def release_arriving(self, size_bytes: int) -> None:
-        """Stop counting *size_bytes* of an earlier `hold_arriving`."""
+    def unreserve_arriving(self, size_bytes: int) -> None:
+        """Stop counting *size_bytes* of an earlier `reserve_arriving`."""
         self._arriving_bytes -= size_bytes
-        self.release(size_bytes)
+        self.unreserve(size_bytes)
 
     def _overloaded(self, size_bytes: int) -> Overloaded:
         limit_bytes = self.options.buffer_bytes

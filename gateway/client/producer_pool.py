@@ -450,7 +450,7 @@ class ProducerConnection:
         """Set `error`, and submit queued publishes to the pool again: none can be written here."""
         self.error = error
         self.move_queued()
-        self._pool.on_connect_failed(self)
+        self._pool.report_if_secret_refused(self)
 
     def _on_own_secret_refused(self, error: BrokerRefused) -> None:
         """Log the first of consecutive refusals; publishes without a secret raise AuthRequired."""
@@ -504,7 +504,7 @@ class ProducerConnection:
         was_refused = self._state is _REFUSED
         if not (was_refused or self._pool.is_closing):
             self._pool.on_connection_lost(self, error.reason)
-        is_kept = self._pool.release_connection(self) and self._state is not _CLOSED
+        is_kept = self._pool.unbind_lost(self) and self._state is not _CLOSED
         # Before the move: in CONNECTING this connection may get its publishes back.
         self._enter(_CLOSED if not is_kept else _CONNECTING if was_refused else _RETRYING)
         self.move_queued()
@@ -783,7 +783,7 @@ class ProducerPool:
         """Log a lost connection, with others of this turn; not called after a refused publish."""
         self._log_soon(connection.node.address, reason)
 
-    def on_connect_failed(self, connection: ProducerConnection) -> None:
+    def report_if_secret_refused(self, connection: ProducerConnection) -> None:
         """Report that the secret is refused, if no other connection is open or pending."""
         error = connection.error
         if isinstance(error, AuthRequired):
@@ -793,7 +793,7 @@ class ProducerPool:
         ):
             self._context.on_secret_refused(self, None, error)
 
-    def release_connection(self, connection: ProducerConnection) -> bool:
+    def unbind_lost(self, connection: ProducerConnection) -> bool:
         """Unbind the topics of a lost *connection*; return False if it was removed for good."""
         self._forget_topics(connection)
         is_kept = connection.node.address in self._addresses and not self.is_closing

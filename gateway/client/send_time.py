@@ -93,7 +93,7 @@ class SendTime:
         if self._behind_since is None:
             self._empty_at = self._since(polled_at)
 
-    def resume(self, now: float, max_ready: int) -> None:
+    def on_reading_resumed(self, now: float, max_ready: int) -> None:
         """Called when reading resumes; *max_ready* as in `on_read`."""
         self._read_at = now
         if self._behind_since is None:

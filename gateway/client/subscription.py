@@ -107,7 +107,7 @@ class SubscriptionListener(Protocol):
         without the option `is_gone`.
         """
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Called when an nsqd found after `start` requires AUTH and no secret is configured."""
 
 
@@ -218,7 +218,7 @@ class SubscriptionConnection:
             broker = await open_connection(self.address, options.connection, self, on_raw)
             broker.metrics.opened(SUBSCRIBER, self.address)
             # Before SUB: a message may arrive in the same read as its OK.
-            self.source = subscription.next_source()
+            self.source = subscription.new_source_id()
             self.broker = broker
             self._enter(_SUBSCRIBING)
             await broker.subscribe(options.topic, options.channel)
@@ -477,7 +477,7 @@ class Subscription:
 
     # Called by the connections
 
-    def next_source(self) -> int:
+    def new_source_id(self) -> int:
         """Return the number for a new source."""
         self._last_source += 1
         return self._last_source
@@ -490,7 +490,7 @@ class Subscription:
         """
         Called when messages arrived from a source that may still send under an earlier RDY.
 
-        If they exceed a window that was made smaller, the RDY of the sources is lowered.
+        If more messages are in flight than a window made smaller allows, the RDY is lowered.
         """
         if self.rdy.is_over:
             self.write_ready(self.rdy.rebalance(self._now()))
@@ -570,7 +570,7 @@ class Subscription:
         """Update the reserved shares; after `start`, tell the listener about a missing secret."""
         self._reserve_shares()
         if self._is_started and isinstance(error, AuthRequired):
-            self.listener.on_auth_required()
+            self.listener.on_secret_missing()
 
     def on_ack_refused(self, source: int, frame: ErrorFrame) -> None:
         """Report to the listener that nsqd refused a FIN, REQ or TOUCH."""
@@ -647,7 +647,7 @@ class Subscription:
         """Return the nsqd's host:port of a source that is open."""
         return self._sources[source].address
 
-    def authorization_of(self, source: int) -> AuthResponse | None:
+    def auth_response_of(self, source: int) -> AuthResponse | None:
         """Return the nsqd's answer to AUTH; None if it does not require AUTH."""
         broker = self._broker_of(source)
         return None if broker is None else broker.authorization

@@ -76,7 +76,7 @@ def check_source_settings(settings: SourceSettings, spell: Callable[[str], str])
         raise SettingRefused(spool_dir, reason)
 
 
-def check_files(settings: SourceSettings) -> None:
+def check_credential_files(settings: SourceSettings) -> None:
     """
     Check that the secret and certificate files named in *settings* can be read.
 
@@ -127,7 +127,7 @@ class NsqDataSource(DataSource):
         are therefore refused here.
 
         Raises:
-            SettingsError: As raised by `read_settings` and `check_files`.
+            SettingsError: As raised by `read_settings` and `check_credential_files`.
         """
         from gateway.pipeline.options import as_options
         from gateway.pipeline.schema import ROW_SCHEMA
@@ -135,7 +135,7 @@ class NsqDataSource(DataSource):
 
         # Errors of the files name flags of the command line, and the user here gave options.
         with without_traceback(), as_options(SourceSettings):
-            check_files(read_settings(dict(self.options)))
+            check_credential_files(read_settings(dict(self.options)))
         return ROW_SCHEMA
 
     def streamReader(self, schema: StructType) -> NsqStreamReader:  # noqa: N802 - Spark's

@@ -101,7 +101,7 @@ class NsqStreamReader(FramesReader, SupportsTriggerAvailableNow):
         threading.Event().wait(self.settings.poll_ms / 1_000)
         return False
 
-    def on_batch_cut(self, rows: int, size_bytes: int = 0) -> None:
+    def record_batch_start(self, rows: int, size_bytes: int = 0) -> None:
         """Called when a batch of *rows* has been cut; *size_bytes* is 0 if unknown."""
         self._last_batch_at = time.monotonic()
         self.sizer.batch_started(rows, size_bytes, self._last_batch_at)
@@ -175,7 +175,7 @@ class CommitReader(NsqStreamReader):
 
         Return the end of the next batch, or *start* if there is no batch yet.
         """
-        require_mode(start, "epoch", "commit")
+        require_ack_mode(start, "epoch", "commit")
         consumer = self._consumer or self._start_consumer()
         if start["epoch"] == self._epoch:
             consumer.finish(start["seq"])
@@ -195,7 +195,7 @@ class CommitReader(NsqStreamReader):
             return start
         # Earlier batches are finished by now, so the messages in batches are those of this one.
         pending = consumer.pending
-        self.on_batch_cut(pending.in_batches, pending.size_bytes - pending.waiting_bytes)
+        self.record_batch_start(pending.in_batches, pending.size_bytes - pending.waiting_bytes)
         return {**start, "epoch": self._epoch, "seq": number}
 
     def _resize_batches(self, consumer: CommitConsumer) -> None:
@@ -243,7 +243,7 @@ class CommitReader(NsqStreamReader):
         A batch that an earlier process has cut is empty: its messages were lost with that process,
         and nsqd sends them again, in a later batch.
         """
-        require_mode(end, "epoch", "commit")
+        require_ack_mode(end, "epoch", "commit")
         if self._consumer is None or end["epoch"] != self._epoch or start == end:
             return []
         after = start["seq"] if start["epoch"] == self._epoch else 0
@@ -275,7 +275,7 @@ class CommitReader(NsqStreamReader):
         return consumer
 
 
-def require_mode(offset: Offset, key: str, mode: str) -> Offset:
+def require_ack_mode(offset: Offset, key: str, mode: str) -> Offset:
     """
     Return *offset* if it has the field *key*, which only the ackMode *mode* writes.
 

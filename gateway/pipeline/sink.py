@@ -35,7 +35,12 @@ from gateway.errors import (
     SettingsError,
 )
 from gateway.pipeline.options import FORMAT, check_name, option_of, options_of, read_options
-from gateway.pipeline.sink_producer import LimitLearned, SinkProducer, discard, producer_for
+from gateway.pipeline.sink_producer import (
+    LimitLearned,
+    SinkProducer,
+    discard_producer,
+    producer_for,
+)
 from gateway.pipeline.sink_rows import (
     BODY,
     BadRow,
@@ -433,11 +438,11 @@ class Sink:
             raise
         except GatewayError:
             # The retry of this task then starts with new connections and a new discovery.
-            discard(producer)
+            discard_producer(producer)
             raise
 
 
-def total(messages: Sequence[WriterCommitMessage | None]) -> Published:
+def sum_published(messages: Sequence[WriterCommitMessage | None]) -> Published:
     """Return the sum of *messages*, one from each task; None, for a failed task, counts as 0."""
     found = [message for message in messages if isinstance(message, Published)]
     return Published(
@@ -473,7 +478,7 @@ class NsqBatchWriter(Sink, DataSourceArrowWriter):
 
 
 def _log_fields(messages: Sequence[WriterCommitMessage | None]) -> dict[str, int]:
-    return asdict(total(messages))
+    return asdict(sum_published(messages))
 
 
 # Called by the data source

@@ -407,11 +407,11 @@ def producer_for(options: Mapping[str, str], make: Callable[[], SinkProducer]) -
     producer = _producers.pop(key, None) or make()
     _producers[key] = producer
     while len(_producers) > _MAX_PRODUCERS:
-        discard(next(iter(_producers.values())))
+        discard_producer(next(iter(_producers.values())))
     return producer
 
 
-def discard(producer: SinkProducer) -> None:
+def discard_producer(producer: SinkProducer) -> None:
     """Close *producer*, and remove it here, so that `producer_for` creates a new one next time."""
     for key, other in list(_producers.items()):
         if other is producer:

@@ -141,7 +141,7 @@ class DepthPoller:
         channel, backlogs = self._settings.channel, []
         for topic in self._settings.topic:
             try:
-                answers = await self._http.request(depth_request(topic))
+                answers = await self._http.request_all(depth_request(topic))
             except GatewayError:
                 return None
             backlog = read_depth(answers, topic, channel)
@@ -216,7 +216,7 @@ class TopicConsumer:
             messages = belongs
         source = self.sources[number]
         self._pending.add(source, messages, sent_after=sent_after, received_us=now_us())
-        self._stream.on_messages()
+        self._stream.on_messages_added()
 
     # Callbacks of the subscription
 
@@ -272,7 +272,7 @@ class TopicConsumer:
     def on_channel_gone(self, address: str) -> None:
         """Never called, without `is_gone`: on reconnection, SUB creates a deleted channel again."""
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Called when an nsqd found later requires a secret and none is configured: log it."""
         logger.warning("nsqd requires AUTH and no secret is configured")
 
@@ -535,7 +535,7 @@ class SourceConsumer:
         if not self._is_stopping:
             self._distribute_window()
 
-    def on_messages(self) -> None:
+    def on_messages_added(self) -> None:
         """Called when messages have been added; stop reading sockets if too many bytes are held."""
         self._deadline.on_messages(self.loop.time())
         self.on_buffer_limit()
@@ -685,9 +685,9 @@ class CommitConsumer(SourceConsumer):
         super().__init__(settings, access)
         self._message_arrived = asyncio.Event()
 
-    def on_messages(self) -> None:
+    def on_messages_added(self) -> None:
         """Called when messages have been added; wake a waiting `cut_batch`."""
-        super().on_messages()
+        super().on_messages_added()
         self._message_arrived.set()
 
     # Called by Spark's thread

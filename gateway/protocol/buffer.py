@@ -7,8 +7,8 @@ class ReceiveBuffer:
     """
     Hold received bytes until the parser has as many as it needs.
 
-    If a frame or command is incomplete, the parser calls `wait_for` with the number of bytes that
-    it needs. Until the buffer holds that many, `add` returns None and nothing is parsed again. So
+    If a frame or command is incomplete, the parser calls `put_back` with the number of bytes that
+    it needs. Until the buffer holds that many, `feed` returns None and nothing is parsed again. So
     parsing takes time linear in the length of the stream, however small the pieces of the stream.
     """
 
@@ -20,18 +20,18 @@ class ReceiveBuffer:
         self._wanted_bytes = 1
         self._newline_is_enough = False
         self.is_idle = True
-        """True while nothing is held and one byte is enough: `add` would return *data* as it is."""
+        """True while nothing is held and one byte is enough: `feed` would return *data* itself."""
 
     def __len__(self) -> int:
         """Return the number of bytes held."""
         return 0 if self._held is None else len(self._held)
 
-    def add(self, data: bytes) -> bytes | None:
+    def feed(self, data: bytes) -> bytes | None:
         """Append *data*; return all held bytes, or None if the parser needs more than these."""
         held_bytes = len(self) + len(data)
         # Only *data* is searched for a newline: the bytes before it have none.
         if held_bytes < self._wanted_bytes and not (self._newline_is_enough and b"\n" in data):
-            self.hold(data)
+            self.append(data)
             return None
         if self._held is None:
             # The usual case, one read with whole frames: return it without a copy.
@@ -41,8 +41,8 @@ class ReceiveBuffer:
         self._held += data
         return self.take_all()
 
-    def hold(self, data: bytes) -> None:
-        """Append *data*; unlike `add`, return nothing, even if the parser could continue."""
+    def append(self, data: bytes) -> None:
+        """Append *data*; unlike `feed`, return nothing, even if the parser could continue."""
         # A bytearray grows in place: many small pieces are copied once each, not again each time.
         if self._held is None:
             self._held = bytearray()
@@ -57,7 +57,7 @@ class ReceiveBuffer:
         self.is_idle = True
         return held
 
-    def wait_for(self, rest: bytes, *, wanted_bytes: int, newline_is_enough: bool = False) -> None:
+    def put_back(self, rest: bytes, *, wanted_bytes: int, newline_is_enough: bool = False) -> None:
         """
         Put back the unparsed *rest* and wait until *wanted_bytes* are held.
 
@@ -65,7 +65,7 @@ class ReceiveBuffer:
         a command line is not announced; *wanted_bytes* is then the maximum length of the line.
         """
         if rest:
-            self.hold(rest)
+            self.append(rest)
         self._wanted_bytes = wanted_bytes
         self._newline_is_enough = newline_is_enough
         self.is_idle = False

@@ -62,7 +62,7 @@ class SnappyCodec:
         self._encoder = snappy.StreamCompressor()
         self._decoder = snappy.StreamDecompressor()
         self._buffer = ReceiveBuffer()
-        self._buffer.wait_for(b"", wanted_bytes=_HEAD_BYTES)
+        self._buffer.put_back(b"", wanted_bytes=_HEAD_BYTES)
         self._is_identified = False
         self._skip_bytes = 0
 
@@ -79,7 +79,7 @@ class SnappyCodec:
             RemoteProtocolError: A chunk is invalid or its checksum is wrong; the data before this
                 chunk has been yielded.
         """
-        held = self._buffer.add(self._drop_skipped(data))
+        held = self._buffer.feed(self._drop_skipped(data))
         if held is None:
             return
         start, wanted_bytes = 0, _HEAD_BYTES
@@ -91,7 +91,7 @@ class SnappyCodec:
                 start = end
             else:
                 start, wanted_bytes = self._read_other_chunk(held, start)
-        self._buffer.wait_for(held[start:], wanted_bytes=wanted_bytes)
+        self._buffer.put_back(held[start:], wanted_bytes=wanted_bytes)
 
     def _decompress(self, chunks: bytes) -> Iterator[bytes]:
         try:

@@ -161,7 +161,7 @@ class V2Connection:
         self._error_at_eof: RemoteProtocolError | None = None
         if self._expects_magic:
             # Fewer bytes could still become the magic, so they must not be refused yet.
-            self._buffer.wait_for(b"", wanted_bytes=len(MAGIC))
+            self._buffer.put_back(b"", wanted_bytes=len(MAGIC))
 
     # Receiving
 
@@ -194,15 +194,15 @@ class V2Connection:
             if self._is_paused:
                 # The codec may not have finished the previous read: keep this one encoded.
                 self._undecoded = self._undecoded or ReceiveBuffer()
-                self._undecoded.hold(data)
+                self._undecoded.append(data)
                 return []
             self._pieces = self._codec.decode(data)
             return self._read_pieces()
         if self._is_paused:
-            self._buffer.hold(data)
+            self._buffer.append(data)
             return []
         # `is_idle` saves a call: most reads find the buffer empty.
-        held = data if self._buffer.is_idle else self._buffer.add(data)
+        held = data if self._buffer.is_idle else self._buffer.feed(data)
         if held is None:
             return []
         return self._read_frames(held, 0) if self._parser is None else self._read_commands(held, 0)
@@ -278,7 +278,7 @@ class V2Connection:
                 # On demand: a pause leaves the rest encoded, so that a bomb takes no memory.
                 piece = next(self._pieces, None)
                 if piece is not None:
-                    held = self._buffer.add(piece)
+                    held = self._buffer.feed(piece)
                     if held is not None:
                         events += self._read(held, 0)
                 elif self._undecoded is not None:
@@ -310,7 +310,7 @@ class V2Connection:
             if offset == end:
                 return events
             if end - offset < FRAME_HEAD.size:
-                self._buffer.wait_for(data[offset:], wanted_bytes=FRAME_HEAD.size)
+                self._buffer.put_back(data[offset:], wanted_bytes=FRAME_HEAD.size)
                 return events
             size, kind = FRAME_HEAD.unpack_from(data, offset)
             # Before waiting for the data: with a wrong size, that could be gigabytes.
@@ -321,7 +321,7 @@ class V2Connection:
                 return events
             frame_end = offset + 4 + size
             if frame_end > end:
-                self._buffer.wait_for(data[offset:], wanted_bytes=4 + size)
+                self._buffer.put_back(data[offset:], wanted_bytes=4 + size)
                 return events
             events.append(self._parse_frame(kind, data[offset + 8 : frame_end]))
             offset = frame_end
@@ -394,7 +394,7 @@ class V2Connection:
         except Incomplete as more:
             # MPUB has kept its complete messages: *offset* may be after the start of the command.
             self._error_at_eof = more.error_at_eof
-            self._buffer.wait_for(
+            self._buffer.put_back(
                 data[more.offset :],
                 wanted_bytes=more.wanted_bytes,
                 newline_is_enough=more.error_at_eof is None,

@@ -1,8 +1,8 @@
 """
 `nsq-gateway broker`: the embedded broker in a process of its own.
 
-This module does not import the gateway: FastAPI, httpx and the client would make the start 0.6 s
-longer, of 1 s in total.
+This module does not import the gateway: with FastAPI, httpx and the client the broker would start
+in 1 s instead of 0.4 s.
 """
 
 from __future__ import annotations

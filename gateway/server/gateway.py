@@ -85,7 +85,7 @@ class DrainReport:
 
     def __init__(self) -> None:
         self.drained = 0
-        """Sockets that were closed gracefully."""
+        """Sockets that closed during the drain, for whatever reason."""
         self.requeued_on_close = 0
         """Messages requeued when their sockets closed, including aborted sockets."""
         self._aborted: Counter[Kind] = Counter()
@@ -98,7 +98,7 @@ class DrainReport:
         self._began_at_s = time.monotonic()
 
     def stop_clock(self) -> None:
-        """Set the gauge ``drain_duration_seconds`` to the time since `begin`, if there was one."""
+        """Set the gauge ``drain_duration_seconds`` to the time since `start_clock`, if any."""
         if self._began_at_s is not None:
             self._took_s = time.monotonic() - self._began_at_s
             _DURATION.set(self._took_s)
@@ -169,7 +169,7 @@ class _Nsq(NamedTuple):
     """Access to nsqds: their discovery, the state of their channels, options of connections."""
 
     discovery: Discovery
-    survey: ChannelMonitor
+    channel_monitor: ChannelMonitor
     connection: ConnectionOptions
 
 
@@ -252,7 +252,7 @@ class GatewayServer:
         self._nodes = discovery.watch_nodes(lambda _addresses: None)
         nsqd_http = self._nsqd_http = NsqdHttp(nsqds.http, discovery)
         await nsqd_http.start()
-        survey = self._channel_monitor = ChannelMonitor(nsqd_http, discovery)
+        channel_monitor = self._channel_monitor = ChannelMonitor(nsqd_http, discovery)
         # nsqd closes the connection when a message exceeds its limit (FatalClientErr), which fails
         # the publishes of other callers on it: the gateway has to check the limits first.
         limits, lines = await fetch_limits(settings_limits(settings), settings.nsqd_http_address)
@@ -270,10 +270,10 @@ class GatewayServer:
             limits_of_callers(limits, settings),
             origins=callers.origins,
             access=callers.access,
-            rate_limit=_quota(settings),
+            rate_limit=_publish_buckets(settings),
             spans=None if tracing is None else PublishSpans(tracing),
         )
-        nsq = _Nsq(discovery, survey, access.connection)
+        nsq = _Nsq(discovery, channel_monitor, access.connection)
         self._subscribe = self._new_subscribe(nsq, handler, callers)
         admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret)
         app = create_app(self._web_parts(admin, callers, self._subscribe))
@@ -374,7 +374,7 @@ class GatewayServer:
         return SubscribeEndpoint(
             SubscribeOptions(
                 discovery=nsq.discovery,
-                channel_monitor=nsq.survey,
+                channel_monitor=nsq.channel_monitor,
                 connection=nsq.connection,
                 publishing=SocketPublishing(handler.producer, handler.rate_limiter),
                 limits=handler.limits,
@@ -444,7 +444,7 @@ class GatewayServer:
                 await self._subscribe.drain(self._settings.drain_window_s)
                 await self._public.wait_disconnected(_LAST_REQUEST_S)
         except TimeoutError:
-            logger.warning("drain timed out, aborting what is left", within_s=deadline_s)
+            logger.warning("drain timed out, closing what is left", within_s=deadline_s)
         finally:
             # Also if a second signal cancelled the drain: report what it leaves open.
             self._drain_report.stop_clock()
@@ -515,8 +515,8 @@ def _callers(settings: ServeSettings, access: NsqdAccess) -> _Callers:
     )
 
 
-def _quota(settings: ServeSettings) -> PublishBuckets | None:
-    """Return the rate limiter of publishes; None without --publish-rate-limit."""
+def _publish_buckets(settings: ServeSettings) -> PublishBuckets | None:
+    """Return the buckets that limit publishes; None without --publish-rate-limit."""
     if settings.publish_rate_limit is None:
         return None
     return PublishBuckets(settings.publish_rate_limit, burst=settings.publish_rate_burst)

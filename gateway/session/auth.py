@@ -2,8 +2,8 @@
 The AUTH of one socket: whether it is required, its secret, and its deadline.
 
 nsqds announce in their IDENTIFY response that they require AUTH, so the gateway requires it of the
-client only then. A client's AUTH that no nsqd requires gets OK, and its secret is kept for an nsqd
-that the gateway connects to later. "Broker" means nsqd.
+client only then, or always with --require-auth. A client's AUTH that no nsqd requires gets OK, and
+its secret is kept for an nsqd that the gateway connects to later. "Broker" means nsqd.
 
 | event | NOT_REQUIRED | REQUIRED | REQUIRED_LATER | VERIFYING | SET |
 | --- | --- | --- | --- | --- | --- |

@@ -22,10 +22,10 @@ from gateway.session.auth import Authentication, auth_first
 from gateway.session.command_errors import InvalidCommand
 from gateway.session.json_frames import (
     CHUNK_CHARS,
-    AckCommand,
     AuthCommand,
     ClsCommand,
     Command,
+    DeliveryCommand,
     DpubCommand,
     ErrorOut,
     FinCommand,
@@ -207,7 +207,7 @@ class AckHandler:
         self._respond(command, refused)
         return len(ids)
 
-    def _respond(self, command: AckCommand, refused: list[str]) -> None:
+    def _respond(self, command: DeliveryCommand, refused: list[str]) -> None:
         """Send the client the error for *refused*; if that is empty, OK if there is a ref."""
         if refused:
             self._outbox.add_answer(not_in_flight_error(command, refused))
@@ -416,7 +416,7 @@ class CommandRunner:
         )
 
     @property
-    def due(self) -> float:
+    def next_due(self) -> float:
         """When to call `run_waiting`, monotonic seconds; `math.inf` for never."""
         if self.queue is None or self._is_blocked:
             return math.inf  # computed again after each event, so also after one that unblocks

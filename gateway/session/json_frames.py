@@ -40,7 +40,7 @@ class Command(msgspec.Struct, gc=False, tag_field="cmd", tag=_tag):
         return str(self.__struct_config__.tag)
 
 
-class AckCommand(Command):
+class DeliveryCommand(Command):
     """A command that names deliveries: *id* names one, *ids* one or more."""
 
     id: str | None = None
@@ -65,18 +65,18 @@ class AckCommand(Command):
             raise InvalidRequest("E_INVALID", text)
 
 
-class FinCommand(AckCommand):
+class FinCommand(DeliveryCommand):
     """FIN: the client is done with the deliveries; nsqd drops their messages."""
 
 
-class ReqCommand(AckCommand):
+class ReqCommand(DeliveryCommand):
     """REQ: nsqd delivers the messages again, to any consumer of the channel."""
 
     timeout_ms: int | None = None
     """The delay before that; None is 0."""
 
 
-class TouchCommand(AckCommand):
+class TouchCommand(DeliveryCommand):
     """TOUCH: the client needs more time; extend the deadlines of the deliveries."""
 
 
@@ -418,7 +418,7 @@ def channel_gone_error(names: tuple[str, str]) -> ErrorOut:
     return ErrorOut("SUB", None, "CHANNEL_GONE", text, retryable=True)
 
 
-def not_in_flight_error(command: AckCommand, refused: list[str]) -> ErrorOut:
+def not_in_flight_error(command: DeliveryCommand, refused: list[str]) -> ErrorOut:
     """Return the error for *command*: one for all of its delivery ids that are *refused*."""
     verb = command.cmd
     text = f"{verb} came too late or for an unknown id: the message is not in flight on this socket"

@@ -13,7 +13,7 @@ States, in `Lifecycle`:
 | event | OPENING | SUBSCRIBED | CLOSE_WAIT | ENDED |
 | --- | --- | --- | --- | --- |
 | `on_subscribed`: SUB is sent | SUBSCRIBED | stays | stays | stays |
-| `close_by`: CLS, drain, maximum age | CLOSE_WAIT | CLOSE_WAIT | the earlier deadline | stays |
+| `begin_close`: CLS, drain, maximum age | CLOSE_WAIT | CLOSE_WAIT | the earlier deadline | stays |
 | `end`: a timer, an error, a close | ENDED | ENDED | ENDED | stays |
 | messages arrive | are requeued | are delivered | are requeued | are requeued |
 | the client's commands | AUTH, publishes | all | all; RDY stays 0 | are dropped |
@@ -176,7 +176,7 @@ class Lifecycle:
         """The cause to report for messages that are requeued because of the close."""
         return RequeueCause.DRAIN if self._is_gateway_closing else RequeueCause.DISCONNECT
 
-    def close_by(self, deadline: float, reason: CloseReason) -> bool:
+    def begin_close(self, deadline: float, reason: CloseReason) -> bool:
         """
         Enter CLOSE_WAIT, to end at *deadline* at the latest; an earlier deadline stays.
 
@@ -259,7 +259,7 @@ class Session:
         "_outbox",
         "_runner",
         "_sources",
-        "_unfinished_frames",
+        "_unfinished_batches",
         "_window",
         "delivered",
         "options",
@@ -283,7 +283,7 @@ class Session:
             slow_consumer_s=options.slow_consumer_s,
             broker_outage_s=options.broker_outage_s,
         )
-        self._unfinished_frames: list[list[str]] = []
+        self._unfinished_batches: list[list[str]] = []
         """
         With ack=auto: the deliveries in frames that the socket has not written yet.
 
@@ -479,7 +479,7 @@ class Session:
             self.delivered += len(ids)
         # ack=auto: `on_writable` finishes them, once the transport has written the frame.
         if self.options.is_auto_ack:
-            self._unfinished_frames += deliveries
+            self._unfinished_batches += deliveries
         return encode_frame(lines) if lines else None
 
     def on_writable(self, now: float) -> list[Action]:
@@ -494,9 +494,9 @@ class Session:
         self._outbox.expired = 0
         # -1 has paused an empty buffer until now; see `on_buffer_limit`.
         self._buffer_limit_bytes = max(0, self._buffer_limit_bytes)
-        if self._unfinished_frames:
-            actions = self._runner.acks.finish_written(self._unfinished_frames, now)
-            self._unfinished_frames = []
+        if self._unfinished_batches:
+            actions = self._runner.acks.finish_written(self._unfinished_batches, now)
+            self._unfinished_batches = []
         return self._add_follow_ups(actions, now)
 
     @property
@@ -562,7 +562,7 @@ class Session:
         """End or begin to close if the commands require it, and add the actions that follow."""
         runner = self._runner
         if runner.close_deadline < math.inf and not self._lifecycle.is_client_closing:
-            self._lifecycle.close_by(runner.close_deadline, CloseReason.DONE)
+            self._lifecycle.begin_close(runner.close_deadline, CloseReason.DONE)
         if runner.close_reason is not None:
             actions += self._end(runner.close_reason)
         return self._add_follow_ups(actions, now)
@@ -574,15 +574,15 @@ class Session:
         """The secret of an AUTH that no broker has required; None once it is used."""
         return self._runner.auth.unused_secret
 
-    def on_auth_required(self, now: float) -> list[Action]:
+    def on_secret_missing(self, now: float) -> list[Action]:
         """
-        Called when a broker requires AUTH, and the subscription has no secret.
+        Called when a broker or --require-auth requires AUTH, and the subscription has no secret.
 
         Subscribe again with the client's unused secret; without one, wait for the client's AUTH.
         """
         if self._lifecycle.is_ended:
             return []
-        # A broker that requires AUTH was reached: this is no outage.
+        # To wait for AUTH is no outage; it has a deadline of its own.
         self._lifecycle.on_broker()
         secret = self._runner.auth.require(now, is_subscribed=self._lifecycle.is_subscribed)
         return [] if secret is None else [ResubscribeWithSecret(secret)]
@@ -684,12 +684,12 @@ class Session:
             if other < due:  # noqa: PLR1730 - runs after every event, and min() is slower
                 due = other
         if self._runner.queue is not None:
-            due = min(due, self._runner.due)
+            due = min(due, self._runner.next_due)
         return None if due == math.inf else due
 
     def has_commands_due(self, now: float) -> bool:
         """Return True if `wake` would run queued commands."""
-        return self._runner.due <= now
+        return self._runner.next_due <= now
 
     @property
     def stats(self) -> SessionStats:
@@ -711,7 +711,7 @@ class Session:
         it ends at *close_at*, or earlier if the client sends CLS. *reconnect_after_ms* is the time
         that the client should wait before it reconnects.
         """
-        if self._lifecycle.close_by(close_at, reason):
+        if self._lifecycle.begin_close(close_at, reason):
             self._outbox.add_answer(
                 close_wait_response(_CLOSE_WAIT[reason], reconnect_after_ms=reconnect_after_ms)
             )

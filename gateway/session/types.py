@@ -70,7 +70,7 @@ class SessionOptions:
     broker_outage_s: float = 300.0
     """Time without any nsqd connection before the socket is closed."""
     has_secret: bool = False
-    """True if the upgrade had a secret; the gateway then refuses the client's AUTH."""
+    """True if it began with a secret, the upgrade's or --auth-anonymous; AUTH is refused then."""
     is_viewer: bool = False
     """True for a socket that only watches; its client's FIN, REQ, TOUCH and RDY are refused."""
     max_attempts: int = 0
@@ -134,7 +134,7 @@ class TouchDeliveries(msgspec.Struct, gc=False):
 
 
 class DelayedRequeue(msgspec.Struct, gc=False):
-    """Send REQ to nsqd for messages of *source* with more than max_attempts attempts."""
+    """Send a delayed REQ for messages of *source* that were sent more than max_attempts times."""
 
     source: int
     ids: list[bytes]

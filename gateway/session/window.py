@@ -125,7 +125,7 @@ class Window:
             held[delivery_id] = batch
             return [delivery_id]
         before = len(held)
-        ids = delivery_ids(messages, number)
+        ids = make_delivery_ids(messages, number)
         for delivery_id in ids:
             held[delivery_id] = batch
         if len(held) - before < len(ids):
@@ -334,7 +334,7 @@ class Window:
         return left
 
 
-def delivery_ids(messages: Sequence[Message], number: int) -> list[str]:
+def make_delivery_ids(messages: Sequence[Message], number: int) -> list[str]:
     """Return a delivery id for each message: the message id, a dash and *number*."""
     # Decoding one joined text, and splitting it, takes half the time of decoding each.
     end = b"-%d\n" % number
@@ -353,7 +353,7 @@ def message_id(delivery_id: str) -> bytes:
 
 def _message_ids(ids: list[str]) -> list[bytes]:
     """Return the message id of each delivery id in *ids*, as bytes for nsqd."""
-    # The fast path, for ids of one batch, is the inverse of `delivery_ids`. Its first test excludes
+    # The fast path, for ids of one batch, reverses `make_delivery_ids`. Its first test excludes
     # a newline within an id, its second one ids with different numbers.
     text = ("\n".join(ids) + "\n").encode("latin-1")
     end = ids[0][MESSAGE_ID_BYTES:].encode("latin-1") + b"\n"

@@ -95,7 +95,7 @@ class NsqdSettings(Settings):
     auth_secret: HiddenText | None = setting(
         None,
         "Secret for nsqd's AUTH, and Bearer token for nsqlookupd. Other users of this machine "
-        "see a flag: prefer the file or the environment.",
+        "can read a flag: prefer the file, or the environment variable.",
         _TEXT,
     )
     auth_secret_file: str | None = setting(

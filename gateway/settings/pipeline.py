@@ -225,7 +225,7 @@ class NsqSinkSettings(NsqdSettings, LimitSettings):
     def _sink_settings_are_consistent(self) -> NsqSinkSettings:
         letters, topic = flag_name("bad_rows"), flag_name("dead_letter_topic")
         if self.bad_rows == "dead-letter" and not self.dead_letter_topic:
-            raise SettingRefused(letters, f"the value dead-letter needs {topic} too")
+            raise SettingRefused(letters, f"the value 'dead-letter' needs the setting {topic}")
         if self.bad_rows == "fail" and self.dead_letter_topic:
             raise SettingRefused(topic, f"it has no effect without {letters} dead-letter")
         return self

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 import pytest_asyncio
 
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from tests.support.gateways.gateway import RunningGateway, poll_until
 from tests.support.gateways.workers import (
     TWO,
@@ -107,7 +107,7 @@ async def test_sigterm_ends_all_and_frees_the_port() -> None:
         assert 0 == await gateway.program.ended()
         for pid in pids:
             await is_gone(pid)
-        bind_tcp("again", gateway.address).close()
+        listen_tcp("again", gateway.address).close()
 
 
 async def test_a_supervisor_that_is_killed_takes_its_workers_along(topic: str) -> None:
@@ -119,7 +119,7 @@ async def test_a_supervisor_that_is_killed_takes_its_workers_along(topic: str) -
         for pid in pids:
             await is_gone(pid)
 
-        bind_tcp("again", gateway.address).close()
+        listen_tcp("again", gateway.address).close()
 
 
 async def test_all_workers_drain_together(topic: str) -> None:

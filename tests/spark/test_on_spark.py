@@ -108,7 +108,10 @@ async def test_invalid_options_are_refused_in_one_sentence(
     ]
 
     assert "SettingRefused: maxOffsetsPerTrigger: use maxRowsPerBatch instead" in at_load
-    assert "SettingRefused: badRows: the value dead-letter needs deadLetterTopic too" in at_save
+    assert (
+        "SettingRefused: badRows: the value 'dead-letter' needs the setting deadLetterTopic"
+        in at_save
+    )
     assert (
         "SettingRefused: nsqdTcpAddress: the address of nsqd is required: set this, or lookupd"
         in of_query

@@ -21,7 +21,7 @@ def test_the_first_batch_is_due_at_once() -> None:
 def test_the_next_one_is_due_when_the_time_of_a_batch_is_over_or_it_is_full() -> None:
     """A full batch is not delayed."""
     reader = reader_of(batch_s=3_600)
-    reader.on_batch_cut(1)
+    reader.record_batch_start(1)
 
     assert not reader.is_due(is_full=False)
     assert reader.is_due(is_full=True)
@@ -30,7 +30,7 @@ def test_the_next_one_is_due_when_the_time_of_a_batch_is_over_or_it_is_full() ->
 def test_a_run_with_an_end_does_not_wait() -> None:
     """An available-now run reads at once."""
     reader = reader_of(batch_s=3_600)
-    reader.on_batch_cut(1)
+    reader.record_batch_start(1)
     reader.prepareForTriggerAvailableNow()
 
     assert reader.is_due(is_full=False)
@@ -39,7 +39,7 @@ def test_a_run_with_an_end_does_not_wait() -> None:
 def test_without_the_setting_spark_alone_decides() -> None:
     """Spark's trigger decides, as for any other source."""
     reader = reader_of()
-    reader.on_batch_cut(1)
+    reader.record_batch_start(1)
 
     assert reader.is_due(is_full=False)
 

@@ -15,7 +15,13 @@ from pyspark.sql.types import StructType
 
 from gateway.errors import NoBroker, RowRefused, SettingsError
 from gateway.pipeline.datasource import NsqDataSource
-from gateway.pipeline.sink import NsqBatchWriter, NsqStreamWriter, Published, batch_writer, total
+from gateway.pipeline.sink import (
+    NsqBatchWriter,
+    NsqStreamWriter,
+    Published,
+    batch_writer,
+    sum_published,
+)
 from tests.support.brokers.killable_broker import KillableBroker, killable_broker
 from tests.support.brokers.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.brokers.restartable_nsqd import restartable_nsqd
@@ -79,7 +85,7 @@ def to(broker: KillableBroker, **options: str) -> dict[str, str]:
         (
             {"badRows": "dead-letter"},
             TEXTS,
-            "^badRows: the value dead-letter needs deadLetterTopic too",
+            "^badRows: the value 'dead-letter' needs the setting deadLetterTopic",
         ),
         ({"deadLetterTopic": "dead"}, TEXTS, "^deadLetterTopic: .*without badRows dead-letter"),
         (
@@ -138,7 +144,7 @@ def test_the_sums_leave_out_a_task_that_failed() -> None:
     """A failed task has no commit message."""
     messages = [Published(1, 10, 1, 0), None, Published(2, 20, 0, 3)]
 
-    assert Published(3, 30, 1, 3) == total(messages)
+    assert Published(3, 30, 1, 3) == sum_published(messages)
 
 
 # In a task

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from gateway.errors import AuthRequired, BrokerRefused, OutcomeUnknown, SettingsError
 from gateway.pipeline.sink import Published, read_sink_settings
-from gateway.pipeline.sink_producer import SinkProducer, discard, producer_for
+from gateway.pipeline.sink_producer import SinkProducer, discard_producer, producer_for
 from gateway.protocol.commands import Auth, Command, DeferredPublish, MultiPublish, Nop
 from gateway.protocol.frames import OK, Response
 from gateway.protocol.identify import IdentifyResponse
@@ -239,7 +239,7 @@ async def test_a_producer_that_failed_is_replaced() -> None:
     async with spark_worker():
         first, again = producer(options), producer(options)
         other = producer(options | {"topic": "u"})
-        await asyncio.to_thread(discard, first)
+        await asyncio.to_thread(discard_producer, first)
 
         assert first is again
         assert first is not other

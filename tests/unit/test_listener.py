@@ -11,7 +11,7 @@ import pytest
 from gateway.addresses import split_address
 from gateway.aio import spawn
 from gateway.errors import StartError
-from gateway.listener import HttpListener, bind_tcp
+from gateway.listener import HttpListener, listen_tcp
 from gateway.protocol.wire import Limits
 from gateway.web.http.protocol import HttpProtocol
 from gateway.web.http.publish import PublishHandler
@@ -59,13 +59,13 @@ async def test_what_was_bound_and_never_started_is_given_back() -> None:
     listener.bind()
     await listener.stop()
 
-    bind_tcp("again", listener.address).close()
+    listen_tcp("again", listener.address).close()
 
 
 async def test_it_answers_on_a_listener_that_it_is_given() -> None:
     """The address is read off the socket."""
     listener = HttpListener("test", "127.0.0.1:9")
-    given = bind_tcp("test", "127.0.0.1:0")
+    given = listen_tcp("test", "127.0.0.1:0")
     port = given.getsockname()[1]
     listener.adopt_socket(given)
     await listener.start(hello)
@@ -91,13 +91,13 @@ async def test_options_of_the_start_go_before_those_of_the_constructor() -> None
 
 def test_sockets_that_share_a_port_listen_side_by_side() -> None:
     """One that does not share it is kept out."""
-    with bind_tcp("one", "127.0.0.1:0", shares_port=True) as one:
+    with listen_tcp("one", "127.0.0.1:0", shares_port=True) as one:
         address = f"127.0.0.1:{one.getsockname()[1]}"
         with (
-            bind_tcp("two", address, shares_port=True),
+            listen_tcp("two", address, shares_port=True),
             pytest.raises(StartError, match="Address already in use"),
         ):
-            bind_tcp("alone", address)
+            listen_tcp("alone", address)
 
 
 def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
@@ -108,7 +108,7 @@ def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
 
         with pytest.raises(StartError) as caught:
-            bind_tcp("the gateway", address)
+            listen_tcp("the gateway", address)
 
     assert (
         f"the gateway cannot listen on {address}: Address already in use; "
@@ -123,7 +123,7 @@ def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
 def test_an_address_that_is_not_ours_is_told(address: str, reason: str) -> None:
     """The reason is the system's, or that of the form."""
     with pytest.raises(StartError, match=reason):
-        bind_tcp("test", address)
+        listen_tcp("test", address)
 
 
 async def test_an_address_is_taken_from_the_bind_on() -> None:
@@ -132,7 +132,7 @@ async def test_an_address_is_taken_from_the_bind_on() -> None:
     listener.bind()
 
     with pytest.raises(StartError, match="Address already in use"):
-        bind_tcp("again", listener.address)
+        listen_tcp("again", listener.address)
     await listener.stop()
 
 
@@ -226,13 +226,13 @@ async def test_an_answer_within_the_grace_is_given() -> None:
 
 def test_a_bound_socket_does_not_block() -> None:
     """A blocking accept would stop the whole event loop."""
-    with bind_tcp("test", "127.0.0.1:0") as listener:
+    with listen_tcp("test", "127.0.0.1:0") as listener:
         assert not listener.getblocking()
 
 
 def test_ipv6_is_bound_as_such() -> None:
     """The family follows from the host."""
-    with bind_tcp("test", "[::1]:0") as listener:
+    with listen_tcp("test", "[::1]:0") as listener:
         assert socket.AF_INET6 == listener.family
 
 
@@ -241,6 +241,6 @@ def test_localhost_is_loopback_whatever_a_resolver_says(monkeypatch: pytest.Monk
     asked = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *names: asked.append(names))
 
-    with bind_tcp("test", "localhost:0") as listener:
+    with listen_tcp("test", "localhost:0") as listener:
         assert "127.0.0.1" == listener.getsockname()[0]
     assert [] == asked

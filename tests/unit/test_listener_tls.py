@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from gateway.listener import TlsServer, bind_tcp
+from gateway.listener import TlsServer, listen_tcp
 from tests.support.certificates import Certificates, certificates
 from tests.support.manual_clock import until
 
@@ -41,7 +41,7 @@ async def server(pem: Certificates) -> AsyncIterator[TlsServer]:
     """An echo behind TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem.server.cert_file, pem.server.key_file)
-    server = TlsServer(bind_tcp("test", "127.0.0.1:0"), context, Echo, limit=LIMIT)
+    server = TlsServer(listen_tcp("test", "127.0.0.1:0"), context, Echo, limit=LIMIT)
     yield server
     server.close()
 

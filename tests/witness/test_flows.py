@@ -69,6 +69,7 @@ def check(flow: str, passed: Passed, at_most: int) -> None:
     way, beside = documented(flow)
     assert way == [module for module in passed if module in way]
     assert set() == set(passed) - set(way) - beside
+    assert all((Path(CODE) / f"{name}.py").exists() for name in beside)
     assert 0 < len(way) <= at_most
 
 

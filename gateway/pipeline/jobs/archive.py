@@ -17,14 +17,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from gateway.errors import SettingRefused, StartError
-from gateway.pipeline.datasource import check_files, check_source_settings
+from gateway.pipeline.datasource import check_credential_files, check_source_settings
 from gateway.pipeline.jobs.archive_format import check_format, local_folder
 from gateway.pipeline.jobs.committer import FileCommitter, last_committed
 from gateway.pipeline.jobs.delta_table import DeltaTable
 from gateway.pipeline.jobs.monitoring import management
 from gateway.pipeline.jobs.runner import JobResult, run_stream, source_options, trigger_of
 from gateway.pipeline.jobs.spark import session, spark_settings
-from gateway.pipeline.jobs.storage import HadoopFolder, last_batch, query_id
+from gateway.pipeline.jobs.storage import HadoopFolder, last_batch, read_query_id
 from gateway.pipeline.options import FORMAT
 from gateway.settings.fields import flag_name
 from gateway.settings.pipeline import ArchiveSettings
@@ -52,7 +52,7 @@ def run_archive(settings: ArchiveSettings) -> JobResult:
     """
     check_folders(settings)
     check_source_settings(settings, flag_name)  # before the JVM starts
-    check_files(settings)
+    check_credential_files(settings)
     check_format(local_folder(settings.output), settings.format)
     table = open_table(settings)
     needed = None if table is None else table.spark_settings(spark_settings(settings))
@@ -135,7 +135,7 @@ def check_continuity(output: HadoopFolder, checkpoint: HadoopFolder) -> None:
     planned = last_batch(checkpoint.names("offsets"))
     # Spark plans a batch before it is written, so the archive's own checkpoint is never behind.
     writer = json.loads(output.read(_WRITER) or "{}").get("query_id")
-    reader = query_id(checkpoint.read) or None
+    reader = read_query_id(checkpoint.read) or None
     if planned is None or planned < listed or (writer is not None and writer != reader):
         reason = (
             f"--output {output.root} was written with another checkpoint, and the first batches "
@@ -155,7 +155,7 @@ def check_batches(
     used with an old table. A checkpoint restored from a backup may not, nor one whose batches are
     in another table.
     """
-    query = query_id(checkpoint.read)
+    query = read_query_id(checkpoint.read)
     if not query:
         return
     planned, done = (last_batch(checkpoint.names(log)) for log in ("offsets", "commits"))

@@ -19,7 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gateway.errors import GatewayError
 from gateway.pipeline.jobs import storage as sink_log
-from gateway.pipeline.jobs.storage import HadoopFolder, SinkFile, StoredFile, last_batch, query_id
+from gateway.pipeline.jobs.storage import (
+    HadoopFolder,
+    SinkFile,
+    StoredFile,
+    last_batch,
+    read_query_id,
+)
 from gateway.telemetry import get_logger
 
 logger = get_logger()
@@ -114,7 +120,7 @@ class FileCommitter:
         Return its files: the path in the staging folder, by the path in the archive.
         """
         record = f"{RECORDS}/{batch}"
-        query = query_id(self._checkpoint.read)
+        query = read_query_id(self._checkpoint.read)
         files = {}
         # Readers skip names with _ or . in front: those are not data files.
         for file in self._staging.files(str(batch)):

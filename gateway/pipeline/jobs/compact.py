@@ -90,7 +90,7 @@ class CompactionPlan:
     """Number of hours without new files."""
 
 
-def hours_of(files: Iterable[SinkFile]) -> dict[ArchiveHour, list[SinkFile]]:
+def group_by_hour(files: Iterable[SinkFile]) -> dict[ArchiveHour, list[SinkFile]]:
     """Group *files* by hour; files outside an archive's folders are omitted."""
     found: dict[ArchiveHour, list[SinkFile]] = defaultdict(list)
     for file in files:
@@ -261,7 +261,7 @@ class _Compaction:
         if files is None:
             reason = f"it has no {RECORDS}: it is not the --output of an archive"
             raise SettingRefused(f"--input {self._settings.input}", reason)
-        hours = hours_of(files)
+        hours = group_by_hour(files)
         done = {hour: read_note(self._to.read(note_path(hour.folder))) for hour in hours}
         settle_s = None if self._settings.include_current_hour else self._settings.settle_s
         return plan_compaction(hours, done, self._now, settle_s)

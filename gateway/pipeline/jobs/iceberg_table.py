@@ -38,7 +38,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from gateway.errors import SettingRefused, StartError
 from gateway.pipeline.jobs.committer import PARTITIONS
-from gateway.pipeline.jobs.storage import HadoopFolder, query_id
+from gateway.pipeline.jobs.storage import HadoopFolder, read_query_id
 from gateway.settings.pipeline import ArchiveSettings
 from gateway.telemetry import get_logger
 
@@ -217,7 +217,7 @@ class IcebergCommitter:
 
         This is the function for `DataStreamWriter.foreachBatch`.
         """
-        query = query_id(self._checkpoint.read)
+        query = read_query_id(self._checkpoint.read)
         if has_batch(self._table.refresh(), query, batch):
             logger.info("batch already archived", batch=batch)
             return

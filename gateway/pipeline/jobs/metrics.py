@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gateway.errors import SettingRefused
-from gateway.pipeline.datasource import check_files, check_source_settings
+from gateway.pipeline.datasource import check_credential_files, check_source_settings
 from gateway.pipeline.jobs.monitoring import ProgressListener, listening, management
 from gateway.pipeline.jobs.runner import JobResult, run_stream, source_options, trigger_of
 from gateway.pipeline.jobs.spark import session
@@ -63,7 +63,7 @@ def run_metrics(settings: MetricsSettings) -> JobResult:
 def check_metrics(settings: MetricsSettings) -> None:
     """Raise SettingsError if a setting is missing, or --to-topic is one of the topics counted."""
     check_source_settings(settings, flag_name)
-    check_files(settings)
+    check_credential_files(settings)
     check_name("--to-topic", settings.to_topic)
     if settings.to_topic in settings.topic:
         reason = (

@@ -34,7 +34,7 @@ _FAILED = gauge("pipeline_job_failed", "1 if the last run failed, else 0.", _COM
 _ROWS = gauge("pipeline_job_rows", "Rows written or published by the last run.", _COMMAND)
 
 _recorded_rows: dict[str, int] = {}
-"""Rows of the current run by command, set by `record_rows`."""
+"""Rows of the current run by command, set by `set_row_count`."""
 
 _OF_RUNS = METRIC_PREFIX + "pipeline_job_"
 """
@@ -72,7 +72,7 @@ def run_exported(settings: JobSettings, command: str, run: Callable[[], ResultT]
     return result
 
 
-def record_rows(command: str, rows: int) -> None:
+def set_row_count(command: str, rows: int) -> None:
     """
     Set the number of *rows* that the metric of the current run of *command* reports.
 
@@ -82,7 +82,7 @@ def record_rows(command: str, rows: int) -> None:
 
 
 def _rows_of_query(name: str) -> float:
-    """Return the rows set by `record_rows`, or else the input rows of the query, or else 0."""
+    """Return the rows set by `set_row_count`, or else the input rows of the query, or else 0."""
     if name in _recorded_rows:
         return _recorded_rows[name]
     sample = f"{METRIC_PREFIX}pipeline_input_rows_total"

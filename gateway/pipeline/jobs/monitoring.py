@@ -65,7 +65,7 @@ class ProgressListener(StreamingQueryListener):
         return self._jlistenerobj
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Called instead of `_JvmListener` by some versions of PySpark; read the same JSON."""
+        """Read the event as `_JvmListener` does; some versions of PySpark call this instead."""
         self.on_json(event.progress.json)
 
     def on_json(self, text: str) -> None:

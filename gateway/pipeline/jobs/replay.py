@@ -25,7 +25,7 @@ from gateway.client.nsqd_http import NsqdHttp
 from gateway.errors import SettingRefused
 from gateway.pipeline.jobs.archive_format import local_folder, refuse_table
 from gateway.pipeline.jobs.console import ReplayReport, TaskCount
-from gateway.pipeline.jobs.metrics_export import record_rows
+from gateway.pipeline.jobs.metrics_export import set_row_count
 from gateway.pipeline.jobs.monitoring import ManagementPort, ProgressListener, listening, management
 from gateway.pipeline.jobs.replay_plan import (
     NO_HTTP_ADDRESS,
@@ -94,7 +94,7 @@ async def _channels_of(
     for topic in sorted(topics):
         if not left:
             break
-        for answer in await nsqds.request(stats_request(topic), nodes=sorted(left)):
+        for answer in await nsqds.request_all(stats_request(topic), nodes=sorted(left)):
             stats = parse_stats(answer)
             if stats is None:
                 # A silent node takes the whole timeout, so do not query it again for each topic.
@@ -145,13 +145,13 @@ class ReplayPrompt:
         for reason in reasons:
             click.echo(f"Warning: {reason}.", err=True)
         if not self._is_confirmed and not click.confirm("Publish anyway?", err=True):
-            raise SettingRefused("--yes", "not confirmed; nothing was published")
+            raise SettingRefused("--yes", "not confirmed at the prompt; nothing was published")
 
     def report(self, count: ReplayCount, tasks: Callable[[], TaskCount | None]) -> ReplayReport:
         """
         Return a progress bar on standard error.
 
-        *tasks* returns how many tasks of the batch in progress have finished, and how many it has.
+        *tasks* returns two numbers for the running batch: its finished tasks, and all of its tasks.
         """
         return ReplayReport(
             sys.stderr, total_rows=count.rows, done_rows=count.done_rows, tasks=tasks
@@ -246,11 +246,11 @@ def replay_in(
         checkpoint_files.write(NOTE, identity.as_text())
     report = prompt.report(count, lambda: _tasks(spark))
     try:
-        with listening(spark, ReplayProgress(report)):
+        with listening(spark, ReplayListener(report)):
             return _publish(spark, settings, archive.schema, count, report, port)
     finally:
         # Spark counts what it reads, including rows that --where and --distinct omit.
-        record_rows(NAME, report.rows)
+        set_row_count(NAME, report.rows)
 
 
 def identity_of(spark: SparkSession, settings: ReplaySettings) -> ReplayIdentity:
@@ -279,7 +279,7 @@ def require_same_replay(
 # Publishing
 
 
-class ReplayProgress(ProgressListener):
+class ReplayListener(ProgressListener):
     """Add the rows of each finished batch to *report*."""
 
     def __init__(self, report: ReplayReport) -> None:

@@ -83,7 +83,7 @@ class LogLine(NamedTuple):
     fields: dict[str, Any]
 
 
-def parse_log_line(line: str) -> LogLine | None:
+def parse_worker_log_line(line: str) -> LogLine | None:
     """
     Parse *line* as a log line of this package from a Python process that the JVM started.
 
@@ -134,7 +134,7 @@ def _log(stream: IO[bytes]) -> None:
     jvm_filter = JvmLogFilter()
     for raw in stream:
         line = raw.decode(errors="replace").rstrip()
-        entry = parse_log_line(line)
+        entry = parse_worker_log_line(line)
         if entry is not None:
             log: Callable[..., None] = getattr(logger, entry.level)
             log(entry.event, **entry.fields)

@@ -52,7 +52,7 @@ def last_batch(names: Iterable[str]) -> int | None:
     return max((int(each[1]) for each in found if each is not None), default=None)
 
 
-def query_id(read: Callable[[str], str | None]) -> str:
+def read_query_id(read: Callable[[str], str | None]) -> str:
     """
     Return the query id in a checkpoint; empty if it has none.
 

@@ -84,9 +84,9 @@ class SpoolConsumer(SourceConsumer):
 
     # On the event loop
 
-    def on_messages(self) -> None:
+    def on_messages_added(self) -> None:
         """Called when messages have been added; write them to the spool as a group, 10 ms later."""
-        super().on_messages()
+        super().on_messages_added()
         self._schedule_group()
 
     def _schedule_group(self) -> None:
@@ -114,7 +114,7 @@ class SpoolConsumer(SourceConsumer):
         number = self.pending.cut_batch(_GROUP_MESSAGES, target_bytes=_GROUP_BYTES)
         if number is None:
             return  # the messages were dropped with a lost connection
-        groups = list(groups_of(self.pending.chunks(number - 1, number)))
+        groups = list(group_into_records(self.pending.chunks(number - 1, number)))
         try:
             await self.loop.run_in_executor(self._disk, self._store.append, groups)
         except OSError as error:
@@ -211,7 +211,7 @@ class SpoolConsumer(SourceConsumer):
         await super()._stop()
 
 
-def groups_of(chunks: Sequence[Chunk[NsqdSubscription]]) -> Iterator[Group]:
+def group_into_records(chunks: Sequence[Chunk[NsqdSubscription]]) -> Iterator[Group]:
     """
     Group *chunks* into records.
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from gateway.errors import GatewayError
 from gateway.pipeline.jobs.failures import without_traceback
-from gateway.pipeline.reader import OFFSET_VERSION, NsqStreamReader, Offset, require_mode
+from gateway.pipeline.reader import OFFSET_VERSION, NsqStreamReader, Offset, require_ack_mode
 from gateway.pipeline.schema import now_us, pack_partitions
 from gateway.pipeline.spool.records import Position
 from gateway.settings.pipeline import MAX_ROWS, SourceSettings
@@ -73,7 +73,7 @@ class SpoolReader(NsqStreamReader):
         end = store.cut(position, self.max_rows(limit), self.settings.batch_bytes)
         self._last_end = end
         self._was_full = store.wait_after(end, 0)
-        self.on_batch_cut(store.count_between(position, end))
+        self.record_batch_start(store.count_between(position, end))
         return {**start, "seg": end.segment, "byte": end.byte}
 
     def _wait_for_messages(
@@ -159,7 +159,7 @@ class SpoolReader(NsqStreamReader):
 
     def _position(self, offset: Offset) -> Position:
         """Return *offset* as a position; segment 0 stands for the start of the spool."""
-        require_mode(offset, "seg", "spool")
+        require_ack_mode(offset, "seg", "spool")
         store = self._store()
         return Position(offset["seg"], offset["byte"]) if offset["seg"] else store.start
 

@@ -24,7 +24,7 @@ from gateway.client.backoff import Backoff
 from gateway.client.from_settings import NsqdAccess, read_access, read_admin_secret
 from gateway.errors import StartError
 from gateway.lifecycle import LifecycleState, ProcessLifecycle
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.open_files import raise_open_files_limit
 from gateway.server.gateway import PUBLIC_NAME, check_certificate, max_answer_s, max_drain_s
 from gateway.server.metrics import check_tracing
@@ -61,7 +61,7 @@ class SharedAddress:
             StartError: The address is in use, or not one of this machine.
         """
         # Bind without SO_REUSEPORT first, which fails if another gateway uses the address.
-        with bind_tcp(self._name, self.address) as alone:
+        with listen_tcp(self._name, self.address) as alone:
             host, port = alone.getsockname()[:2]
             self.address = join_address(host, port)
         self._first = self.listener()
@@ -70,7 +70,7 @@ class SharedAddress:
         """Return a socket that listens on the address, a new one each time; raises StartError."""
         # The first caller gets the socket of `bind`, with the connections that wait in its backlog.
         first, self._first = self._first, None
-        return first or bind_tcp(self._name, self.address, shares_port=True)
+        return first or listen_tcp(self._name, self.address, shares_port=True)
 
     def close(self) -> None:
         """Close the socket of `bind` if no worker has got it; idempotent."""
@@ -324,7 +324,7 @@ class Supervisor:
             slot.shut_down()
         deadline_s = _longest_drain_s(self._settings)
         if not await self._wait_for_workers(deadline_s):
-            logger.warning("drain timed out, aborting what is left", within_s=deadline_s)
+            logger.warning("drain timed out, closing what is left", within_s=deadline_s)
 
     async def stop(self) -> None:
         """Force the shutdown of workers that still run, then stop the broker; idempotent."""

@@ -124,7 +124,7 @@ def _topic_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitabl
             topic = http_api.require_topic(query).encode()
         else:
             topic = http_api.require_topic_unchecked(query)
-        await parts.administration.topic(action, topic)
+        await parts.administration.change_topic(action, topic)
         return _done()
 
     return answer
@@ -133,7 +133,7 @@ def _topic_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitabl
 def _channel_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitable[Response]]:
     async def answer(raw_query: bytes) -> Response:
         topic, channel = http_api.require_topic_and_channel(http_api.parse_query(raw_query))
-        await parts.administration.channel(action, topic, channel)
+        await parts.administration.change_channel(action, topic, channel)
         return _done()
 
     return answer
@@ -146,9 +146,9 @@ def _stats_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
         filters = [("format", b"json" if is_json else b"text"), *_given_filters(query)]
         request = NodeRequest(method="GET", path="/stats", query=filters)
         if is_json:
-            pieces = await parts.nsqds.request_and_read(request, merge_stats)
+            pieces = await parts.nsqds.request_and_parse(request, merge_stats)
             return _headed(_PiecewiseResponse(pieces), sum(map(len, pieces)), http_api.JSON)
-        return _response(merge_texts(await parts.nsqds.request(request)), http_api.TEXT)
+        return _response(merge_texts(await parts.nsqds.request_all(request)), http_api.TEXT)
 
     return answer
 
@@ -162,7 +162,7 @@ def _given_filters(query: HttpQuery) -> list[tuple[str, bytes]]:
 def _info_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
     async def answer(raw_query: bytes) -> Response:
         del raw_query  # nsqd ignores it
-        answers = await parts.nsqds.request(NodeRequest(method="GET", path="/info"))
+        answers = await parts.nsqds.request_all(NodeRequest(method="GET", path="/info"))
         return _response(merge_infos(answers, parts.identity), http_api.JSON)
 
     return answer

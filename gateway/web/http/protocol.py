@@ -100,7 +100,7 @@ class ConnectionState(enum.Enum):
     BODY = "the head is complete, the body is not"
     RESPONDING = "the request is complete, the response is not written"
     DISCARDING = "the response was early, the rest of the body is discarded"
-    LINGERING = "the last response is written, waiting for the peer to close"
+    LINGERING = "nothing more is read or written, waiting for the peer to close"
     UPGRADED = "a WebSocket owns the connection"
     CLOSED = "the connection is closed"
 
@@ -498,7 +498,7 @@ class HttpProtocol(asyncio.Protocol):
         and close.
         """
         try:
-            self.handler.producer.hold_arriving(size_bytes)
+            self.handler.producer.reserve_arriving(size_bytes)
         except Overloaded as error:
             self._drop_input()
             if self._state is _RESPONDING:
@@ -517,7 +517,7 @@ class HttpProtocol(asyncio.Protocol):
         """Release what `_reserve` has reserved; idempotent."""
         reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
         if reserved_bytes:
-            self.handler.producer.release_arriving(reserved_bytes)
+            self.handler.producer.unreserve_arriving(reserved_bytes)
 
     # The head
 

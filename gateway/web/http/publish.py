@@ -193,7 +193,7 @@ class _Parsing(msgspec.Struct, eq=False, gc=False):
 
 class PublishHandler:
     """
-    Check and publish requests to /pub and /mpub.
+    Check requests to /pub and /mpub, and publish their messages.
 
     Args:
         limits: Limits of publishes over HTTP and over WebSockets.
@@ -345,7 +345,7 @@ class PublishHandler:
             return
         # While parsing, memory has the body itself, and at most one MPUB of packed messages.
         held_bytes = len(body) + self.limits.max_body_size_bytes
-        self.producer.hold(held_bytes)
+        self.producer.reserve(held_bytes)
 
         def publish(bodies: PackedBodies) -> None:
             messages = max(least_messages, len(bodies))
@@ -357,7 +357,7 @@ class PublishHandler:
             # to be invalid. `publish` charges the rest, when the number of messages is known.
             self.rate_limiter.charge(secret, address, messages=least_messages)
         except GatewayError:
-            self.producer.release(held_bytes)
+            self.producer.unreserve(held_bytes)
             raise
         self._parsing.append(_Parsing(steps, publish, held_bytes, callback))
         self._schedule_parse()
@@ -376,13 +376,13 @@ class PublishHandler:
             next(parsing.steps)
         except StopIteration as end:
             # Before `publish`, which reserves the packed messages itself.
-            self.producer.release(parsing.held_bytes)
+            self.producer.unreserve(parsing.held_bytes)
             try:
                 parsing.publish(end.value)
             except Exception as refusal:  # noqa: BLE001 - every error goes to the caller
                 error = refusal
         except Exception as refusal:  # noqa: BLE001 - every error goes to the caller
-            self.producer.release(parsing.held_bytes)
+            self.producer.unreserve(parsing.held_bytes)
             error = refusal
         else:
             self._parsing.append(parsing)
@@ -598,7 +598,7 @@ class PublishRequest:
             return  # no reservation: `end` follows, and `submit` counts the whole body
         handler = self._connection.handler
         try:
-            handler.producer.hold_arriving(len(part))
+            handler.producer.reserve_arriving(len(part))
         except Overloaded as error:
             self._refuse(error)
             return
@@ -619,7 +619,7 @@ class PublishRequest:
             self._refuse(error)
 
     def abandon(self) -> None:
-        """Called when the connection is lost: release the body; what is submitted is published."""
+        """Called when the connection is lost: release the body; what is submitted goes to nsqd."""
         self.is_abandoned = True
         self._release()
         if self._span is not None and not self.is_submitted:
@@ -681,4 +681,4 @@ class PublishRequest:
         self._body = b""
         held_bytes, self._held_bytes = self._held_bytes, 0
         if held_bytes:
-            self._connection.handler.producer.release_arriving(held_bytes)
+            self._connection.handler.producer.unreserve_arriving(held_bytes)

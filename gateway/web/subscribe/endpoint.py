@@ -232,7 +232,7 @@ class SubscribeParams:
     request: SubscribeRequest
     session: SessionOptions
     session_with_secret: SessionOptions
-    """The same, with `has_secret`: the upgrade brought a secret."""
+    """The same, with `has_secret`: the upgrade or --auth-anonymous brought a secret."""
     subscription: SubscriptionOptions
     """Without a secret, and with an empty channel if the client named none."""
 

@@ -38,7 +38,7 @@ from gateway.session.types import (
     ResumeReading,
     SetReady,
 )
-from gateway.session.window import MAX_FRAME_BYTES, delivery_ids
+from gateway.session.window import MAX_FRAME_BYTES, make_delivery_ids
 from gateway.telemetry import gauge, get_logger
 from gateway.web.metrics import DELIVERED, observe_age
 from gateway.web.subscribe.request import new_channel_name
@@ -102,7 +102,7 @@ class SharedUpstream:
         return () if self._fanout is None else self._fanout.sources_of(self._viewer)
 
     @property
-    def fanout(self) -> Fanout | None:
+    def joined_fanout(self) -> Fanout | None:
         """The viewer's fan-out; None before `subscribe`, and after `unsubscribe`."""
         return self._fanout
 
@@ -136,12 +136,12 @@ class SharedUpstream:
     def add_source(self, source: int, answer: IdentifyResponse) -> AuthResponse | None:
         """Return the response to AUTH of the nsqd of *source*; None if it required none."""
         del answer
-        return None if self._fanout is None else self._fanout.authorization_of(source)
+        return None if self._fanout is None else self._fanout.auth_response_of(source)
 
     def remove_source(self, source: int) -> None:
         """Do nothing: the fan-out keeps the list of sources."""
 
-    def on_messages(self, source: int, messages: Sequence[Message]) -> None:
+    def trace_messages(self, source: int, messages: Sequence[Message]) -> None:
         """Do nothing: the fan-out notes its messages for tracing."""
 
     def auth_addresses(self) -> Sequence[str]:
@@ -158,7 +158,7 @@ class SharedUpstream:
         if fanout is not None:
             await fanout.leave(self._viewer)
 
-    def drop_listener(self) -> None:
+    def release(self) -> None:
         """Drop the reference to the viewer after `unsubscribe`; call once."""
         del self._viewer
 
@@ -212,7 +212,7 @@ class Viewer(Protocol):
     def on_source_lost(self, source: int, error: BrokerUnreachable) -> None:
         """Called when *source* was lost."""
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Called when an nsqd found later requires AUTH, and the fan-out has no secret."""
 
     def on_secret_refused(self, error: BrokerRefused) -> None:
@@ -396,7 +396,7 @@ class Fanout:
             self._start_task.cancel()
             await asyncio.wait({self._start_task})
         await self._upstream.unsubscribe()
-        self._upstream.drop_listener()
+        self._upstream.release()
 
     # From NSQ
 
@@ -418,7 +418,7 @@ class Fanout:
             return
         # Counted once per viewer, because each of them gets a delivery.
         observe_age(messages, times=len(self._receiving))
-        self._upstream.on_messages(source, messages)
+        self._upstream.trace_messages(source, messages)
         frames = self._encode(messages, left_ms)
         self._reads.append((source, ids, frames))
         if self._send_handle is None:
@@ -474,7 +474,7 @@ class Fanout:
             # `check_slow` may close this viewer, and thereby change `_receiving`.
             if socket is not None and (socket.is_writable or viewer.check_slow()):
                 write.is_sent = True
-                socket.send_frame(write.frames)
+                socket.send_encoded(write.frames)
                 left_bytes -= max(_MIN_WRITE_BYTES, len(write.frames))
                 delivered += 1
         DELIVERED.counts["shared",] += write.messages * delivered
@@ -513,7 +513,7 @@ class Fanout:
         """
         # A redelivery has the same message id, and must not have the same delivery id.
         self._last_number += 1
-        ids = delivery_ids(messages, self._last_number)
+        ids = make_delivery_ids(messages, self._last_number)
         names = (self.key.topic, self.channel)
         lines = encode_frame(encode_messages(messages, ids, names, left_ms))
         share_bytes = max(_MIN_FRAME_BYTES, _BYTES_PER_TURN // len(self._receiving))
@@ -539,7 +539,7 @@ class Fanout:
         for viewer in list(self._viewers):
             viewer.on_source_lost(source, error)
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """
         Called when an nsqd requires AUTH, and this fan-out has no secret: notify every viewer.
 
@@ -548,7 +548,7 @@ class Fanout:
         if not self._upstream.answers:
             self._error = AuthRequired("nsqd requires AUTH, and the client sent no secret")
         for viewer in list(self._viewers):
-            viewer.on_auth_required()
+            viewer.on_secret_missing()
 
     def in_flight_by_source(self) -> Mapping[int, int]:
         """Return by source the number of messages that are not written to all viewers yet."""
@@ -557,9 +557,9 @@ class Fanout:
             by_source[source] += len(ids)
         return by_source
 
-    def authorization_of(self, source: int) -> AuthResponse | None:
+    def auth_response_of(self, source: int) -> AuthResponse | None:
         """Return the response to AUTH of the nsqd of *source*; None if it required none."""
-        return self._upstream.authorization_of(source)
+        return self._upstream.auth_response_of(source)
 
     def auth_addresses(self) -> Sequence[str]:
         """Return the addresses of the connected nsqds that require AUTH."""

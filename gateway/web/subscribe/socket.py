@@ -154,12 +154,12 @@ class SocketPublishing:
 
     Args:
         publisher: Publishes to nsqd; the caller starts and stops it.
-        callers: The rate limit per client; publishes over HTTP count towards the same limit.
+        rate_limiter: The rate limit per client; publishes over HTTP count towards the same limit.
     """
 
-    def __init__(self, publisher: Producer, callers: PublishRateLimiter) -> None:
+    def __init__(self, publisher: Producer, rate_limiter: PublishRateLimiter) -> None:
         self._publisher = publisher
-        self._callers = callers
+        self._rate_limiter = rate_limiter
 
     def begin(
         self,
@@ -184,16 +184,16 @@ class SocketPublishing:
         def finish(error: BaseException | None) -> None:
             nonlocal held_bytes, is_answered
             released_bytes, held_bytes = held_bytes, 0
-            self._publisher.release(released_bytes)
+            self._publisher.unreserve(released_bytes)
             is_answered = True
             on_done(publish, _outcome(publish, error))
 
         try:
             if overhead_bytes:
                 # The producer counts the bytes of bodies; small bodies take several times as much.
-                self._publisher.hold(overhead_bytes)
+                self._publisher.reserve(overhead_bytes)
                 held_bytes = overhead_bytes
-            self._callers.charge(secret, peer, messages=len(bodies))
+            self._rate_limiter.charge(secret, peer, messages=len(bodies))
             self._publisher.begin(
                 publish.topic, bodies, finish, defer_ms=publish.defer_ms, secret=secret
             )
@@ -276,7 +276,7 @@ class SessionSocket(ABC):
 
     @abstractmethod
     def close(self, code: CloseCode, reason: str) -> None:
-        """Requeue unacknowledged deliveries, send the client what waits, close; idempotent."""
+        """Requeue unacknowledged deliveries, send the queued frames, and close; idempotent."""
 
     @abstractmethod
     def _unsent_changed(self, unsent_bytes: int) -> None:
@@ -289,14 +289,14 @@ class SessionSocket(ABC):
         self._on_event(self._session.receive, text)
 
     def on_writable(self) -> None:
-        """Send the client what waits, since the socket's write buffer has room again."""
+        """Send the client its queued frames: the socket's write buffer has room again."""
         # Even if no frame of the session is pending: a pong, too, may have filled the buffer.
         self._is_frame_written = True
         self._on_event(self._session.on_writable)
 
     def _on_event(self, handler: Callable[..., list[Action]], *arguments: object) -> None:
         """
-        Call *handler*, a method of the session; execute its actions; send the client what waits.
+        Call *handler*, a method of the session; execute its actions; send the queued frames.
 
         *handler* gets *arguments* and the time. An unexpected exception closes this socket only.
         """
@@ -424,11 +424,11 @@ def _send(socket: WebSocket, lines: bytes) -> None:
     if len(lines) <= MAX_FRAME_BYTES:
         socket.send(lines)
     else:
-        socket.send_frame(text_frames(lines, MAX_FRAME_BYTES))
+        socket.send_encoded(text_frames(lines, MAX_FRAME_BYTES))
 
 
 def no_event(now: float) -> list[Action]:
-    """Return no action; `_on_event` with this handler only sends the client what waits."""
+    """Return no action; `_on_event` with this handler only sends the queued frames."""
     del now
     return []
 
@@ -565,7 +565,7 @@ class SubscriberSocket(SessionSocket):
     def wait_for_auth(self) -> None:
         """Require the client's AUTH; raises LimitReached if too many sockets wait for AUTH."""
         self._context.unauthenticated.acquire(self)
-        self._on_event(self._session.on_auth_required)
+        self._on_event(self._session.on_secret_missing)
 
     async def _subscribe(self, secret: Secret | None) -> None:
         """End an earlier subscription, and subscribe with *secret*; see `Upstream.subscribe`."""
@@ -629,7 +629,7 @@ class SubscriberSocket(SessionSocket):
 
     def on_messages(self, source: int, messages: list[Message], sent_after: float) -> None:
         """Queue *messages* for the client."""
-        self._upstream.on_messages(source, messages)
+        self._upstream.trace_messages(source, messages)
         self._on_event(lambda now: self._session.on_messages(source, messages, now, sent_after))
 
     def in_flight_by_source(self) -> Mapping[int, int]:
@@ -661,9 +661,9 @@ class SubscriberSocket(SessionSocket):
         """Called when the channel was paused or unpaused at nsqd: send the client NOP."""
         self._on_event(lambda _: self._session.on_paused(is_paused))
 
-    def on_auth_required(self) -> None:
-        """Called when nsqd requires AUTH, and no secret is set; see `Session.on_auth_required`."""
-        self._on_event(self._session.on_auth_required)
+    def on_secret_missing(self) -> None:
+        """Called when nsqd requires AUTH, and no secret is set; see `Session.on_secret_missing`."""
+        self._on_event(self._session.on_secret_missing)
 
     def auth_addresses(self) -> Sequence[str]:
         """Return the addresses of the connected nsqds that require AUTH."""
@@ -752,10 +752,10 @@ class SubscriberSocket(SessionSocket):
             self._requeue_and_unsubscribe()
         if self._unsubscribing is not None:
             await asyncio.wait({self._unsubscribing})
-        self._upstream.drop_listener()
+        self._upstream.release()
 
     def close(self, code: CloseCode, reason: str) -> None:
-        """Requeue unacknowledged deliveries, send the client what waits, close; idempotent."""
+        """Requeue unacknowledged deliveries, send the queued frames, and close; idempotent."""
         if self._is_closed:
             return
         self.close_code = code
@@ -806,7 +806,7 @@ class SubscriberSocket(SessionSocket):
     def _on_finished(self) -> None:
         """Called once both the WebSocket and the subscription are closed, in either order."""
         self._context.registry.on_socket_closed(self)
-        self._upstream.drop_listener()
+        self._upstream.release()
 
 
 def _count_close(reason: CloseReason) -> None:
@@ -866,7 +866,7 @@ class ViewerSocket(SubscriberSocket):
 
     def _unsent_changed(self, unsent_bytes: int) -> None:
         # Viewers of one fan-out hold references to the same bytes, which are counted once.
-        self._context.buffer.update_viewer(self._shared.fanout, self, unsent_bytes)
+        self._context.buffer.update_viewer(self._shared.joined_fanout, self, unsent_bytes)
 
     def on_buffer_limit(self) -> None:
         """Close, because the fan-out cannot stop reading from nsqd for one viewer."""

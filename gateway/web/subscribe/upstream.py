@@ -126,7 +126,7 @@ class Upstream(Protocol):
     def remove_source(self, source: int) -> None:
         """Note that *source* is lost."""
 
-    def on_messages(self, source: int, messages: Sequence[Message]) -> None:
+    def trace_messages(self, source: int, messages: Sequence[Message]) -> None:
         """Note *messages* for tracing; call it before they are delivered to the client."""
 
     def auth_addresses(self) -> Sequence[str]:
@@ -138,7 +138,7 @@ class Upstream(Protocol):
     async def unsubscribe(self) -> None:
         """End the subscription, and close its nsqd connections; idempotent."""
 
-    def drop_listener(self) -> None:
+    def release(self) -> None:
         """Drop the reference to the listener after `unsubscribe`; call once."""
 
 
@@ -150,8 +150,8 @@ class DedicatedUpstream:
         context: The services that all upstreams share.
         options: What to subscribe to, without a secret.
         listener: Is notified of messages and sources.
-        refusal_channel: The channel in the keys of the error cache; None for the channel itself.
-            A random channel name needs it, because each such name would be a key of its own.
+        refusal_channel: The name under which the error cache keeps a refusal; None: the channel's.
+            With a random channel name, pass a fixed one: otherwise no refusal is found again.
     """
 
     __slots__ = (
@@ -275,14 +275,14 @@ class DedicatedUpstream:
             )
 
     def add_source(self, source: int, answer: IdentifyResponse) -> AuthResponse | None:
-        """Note that *source* is connected; return the response to AUTH, as `authorization_of`."""
+        """Note that *source* is connected; return the response to AUTH, as `auth_response_of`."""
         self._sources[source] = answer
-        return self.authorization_of(source)
+        return self.auth_response_of(source)
 
-    def authorization_of(self, source: int) -> AuthResponse | None:
+    def auth_response_of(self, source: int) -> AuthResponse | None:
         """Return the response to AUTH of the nsqd of *source*; None if it required none."""
         subscription = self._subscription
-        return None if subscription is None else subscription.authorization_of(source)
+        return None if subscription is None else subscription.auth_response_of(source)
 
     def remove_source(self, source: int) -> None:
         """Note that *source* is lost, and end the spans of its deliveries."""
@@ -301,7 +301,7 @@ class DedicatedUpstream:
             if said.auth_required
         ]
 
-    def on_messages(self, source: int, messages: Sequence[Message]) -> None:
+    def trace_messages(self, source: int, messages: Sequence[Message]) -> None:
         """Note *messages* for tracing; call it before they are delivered to the client."""
         if self._spans is not None:
             self._spans.on_delivered(source, messages, self._options.channel)
@@ -371,7 +371,7 @@ class DedicatedUpstream:
             if self._subscription is subscription:
                 self._subscription = None
 
-    def drop_listener(self) -> None:
+    def release(self) -> None:
         """Drop the reference to the listener after `unsubscribe`; call once."""
         # Breaks the reference cycle with the socket, so that no garbage collection is needed.
         del self._listener

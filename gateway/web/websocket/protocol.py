@@ -112,7 +112,7 @@ class WebSocket(Protocol):
     def send(self, text: bytes) -> None:
         """Send *text* (UTF-8) as one message; does nothing once the socket is closing."""
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_encoded(self, frame: bytes) -> None:
         """Send *frame*: encoded frames, one or more; does nothing once the socket is closing."""
 
     def pause_reading(self) -> None:
@@ -184,10 +184,10 @@ class IncompleteMessages(Protocol):
     A protocol, so that a socket can call these two methods of the producer, but cannot publish.
     """
 
-    def hold_arriving(self, size_bytes: int) -> None:
+    def reserve_arriving(self, size_bytes: int) -> None:
         """Count *size_bytes* more; raises Overloaded if that would exceed the limit."""
 
-    def release_arriving(self, size_bytes: int) -> None:
+    def unreserve_arriving(self, size_bytes: int) -> None:
         """Count *size_bytes* less."""
 
 
@@ -537,7 +537,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if more_bytes <= 0 or (incomplete := self._websockets.incomplete) is None:
             return
         try:
-            incomplete.hold_arriving(more_bytes)
+            incomplete.reserve_arriving(more_bytes)
         except Overloaded:
             text = "too many bytes of incomplete messages at this gateway; try again later"
             raise BadFrame(CloseCode.FULL, text) from None
@@ -547,7 +547,7 @@ class WebSocketProtocol(asyncio.Protocol):
         """Undo `_count_message`; idempotent."""
         held_bytes, self._counted_bytes = self._counted_bytes, 0
         if held_bytes and self._websockets.incomplete is not None:
-            self._websockets.incomplete.release_arriving(held_bytes)
+            self._websockets.incomplete.unreserve_arriving(held_bytes)
 
     def _take_text(self, data: bytes) -> None:
         """Pass a complete text message to the handler; raises BadFrame if it is not UTF-8."""
@@ -675,7 +675,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._state is _OPEN:
             self._write(text_frame(text))
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_encoded(self, frame: bytes) -> None:
         """Send *frame*: encoded frames, one or more; does nothing once the socket is closing."""
         if self._state is _OPEN:
             self._write(frame)

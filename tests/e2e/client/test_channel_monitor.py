@@ -72,7 +72,7 @@ async def post(http_address: str, path: str, *query: tuple[str, bytes]) -> None:
     """Send a POST for *path* to a broker."""
     nodes = NsqdHttp([http_address], ALONE)
     await nodes.start()
-    (answer,) = await nodes.request(NodeRequest(method="POST", path=path, query=query))
+    (answer,) = await nodes.request_all(NodeRequest(method="POST", path=path, query=query))
     await nodes.stop()
     assert is_ok(answer), answer
 

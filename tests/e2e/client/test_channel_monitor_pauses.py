@@ -57,7 +57,7 @@ class Cluster:
     async def post(self, path: str, query: list[tuple[str, bytes]], *nodes: str) -> None:
         """Send a POST to all brokers, or to *nodes*."""
         question = NodeRequest(method="POST", path=path, query=query)
-        for answer in await self._nodes.request(question, nodes=nodes or None):
+        for answer in await self._nodes.request_all(question, nodes=nodes or None):
             assert is_ok(answer), answer
 
     @property

@@ -233,7 +233,7 @@ async def surveyed(http_address: str) -> AsyncIterator[tuple[NsqdHttp, ChannelMo
 async def runs_for_long(nodes: NsqdHttp) -> None:
     """Wait until the broker has run for seconds, the resolution of its start time."""
     while True:
-        (answer,) = await nodes.request(INFO)
+        (answer,) = await nodes.request_all(INFO)
         info = parse_info(answer)
         assert info is not None
         assert isinstance(answer, NodeResponse)
@@ -263,11 +263,11 @@ async def test_a_deletion_at_a_real_broker_is_told(
         await life.enter_async_context(subscribed(listener, monitor.is_gone, Discovery([tcp])))
         await told(listener, "opened")
         query = names if what == "channel" else names[:1]
-        await nodes.request(NodeRequest(method="POST", path=f"/{what}/delete", query=query))
+        await nodes.request_all(NodeRequest(method="POST", path=f"/{what}/delete", query=query))
 
         assert tcp == await told(listener, "gone")
         stats = NodeRequest(method="GET", path="/stats", query=[("format", b"json")])
-        (answer,) = await nodes.request(stats)
+        (answer,) = await nodes.request_all(stats)
         assert isinstance(answer, NodeResponse)
         assert b'"c"' not in answer.body
 

@@ -40,7 +40,7 @@ def test_nothing_to_replay_is_said() -> None:
     assert ["No matching rows: nothing to replay."] == count_table(ReplayCount([], 0))
 
 
-NOBODY = "--yes: not confirmed; nothing was published"
+NOBODY = "--yes: not confirmed at the prompt; nothing was published"
 
 
 class Keyboard(io.StringIO):

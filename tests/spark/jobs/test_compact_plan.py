@@ -8,7 +8,7 @@ import pytest
 
 from gateway.pipeline.jobs.compact import (
     ArchiveHour,
-    hours_of,
+    group_by_hour,
     plan_compaction,
     read_note,
     write_note,
@@ -29,7 +29,7 @@ def test_files_belong_to_the_hour_of_their_folder() -> None:
     other = "topic=t%23ephemeral/date=2026-11-22/hour=23"
     files = [file_of("a"), file_of("b", other), SinkFile("/archive/c", 1)]
 
-    hours = hours_of(files)
+    hours = group_by_hour(files)
 
     assert {FOUR: [files[0]], ArchiveHour("2026-11-22", "23", other): [files[1]]} == hours
     assert ["t", "t#ephemeral"] == [hour.topic for hour in sorted(hours)]

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import SettingsError
 from gateway.pipeline.jobs.compact import CompactionResult
-from gateway.pipeline.jobs.metrics_export import record_rows, run_exported
+from gateway.pipeline.jobs.metrics_export import run_exported, set_row_count
 from gateway.pipeline.jobs.runner import JobFailed, JobResult
 from gateway.settings.loader import load
 from gateway.settings.pipeline import ArchiveSettings, CompactSettings, ReplaySettings
@@ -204,7 +204,7 @@ def test_rows_that_a_run_counts_itself_are_its_rows(has_failed: bool, tmp_path: 
     settings = load(ReplaySettings, {"metrics_textfile": str(path)}).settings
 
     def run() -> JobResult:
-        record_rows("replay", 7)
+        set_row_count("replay", 7)
         if has_failed:
             failing()
         return JobResult.DONE

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gateway.pipeline.jobs.spark import LOG4J, JvmLogFilter, LogLine, parse_log_line
+from gateway.pipeline.jobs.spark import LOG4J, JvmLogFilter, LogLine, parse_worker_log_line
 from gateway.telemetry import LOG_LEVEL_VARIABLE
 
 
@@ -66,7 +66,7 @@ def test_our_log_line_is_parsed_with_level_and_fields() -> None:
         check=True,
     )
 
-    told = [parse_log_line(line) for line in ended.stderr.splitlines()]
+    told = [parse_worker_log_line(line) for line in ended.stderr.splitlines()]
     assert [LogLine("warning", "spool full", {"size_bytes": 9})] == told
 
 
@@ -74,7 +74,7 @@ def test_connection_events_are_logged_at_debug() -> None:
     """A stream has up to 64 connections to each nsqd."""
     line = '{"nsqd": "a:1", "event": "nsqd connected", "level": "info", "timestamp": "x"}'
 
-    assert LogLine("debug", "nsqd connected", {"nsqd": "a:1"}) == parse_log_line(line)
+    assert LogLine("debug", "nsqd connected", {"nsqd": "a:1"}) == parse_worker_log_line(line)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_connection_events_are_logged_at_debug() -> None:
 )
 def test_other_lines_are_not_taken_for_ours(line: str) -> None:
     """Whatever a worker prints, the job continues to read."""
-    assert parse_log_line(line) is None
+    assert parse_worker_log_line(line) is None
 
 
 def test_traces_are_logged_at_debug_only() -> None:

@@ -23,7 +23,7 @@ from gateway.client.from_settings import read_access
 from gateway.errors import StartError
 from gateway.pipeline.datasource import read_settings
 from gateway.pipeline.pending_batches import Chunk
-from gateway.pipeline.spool.consumer import SpoolConsumer, groups_of
+from gateway.pipeline.spool.consumer import SpoolConsumer, group_into_records
 from gateway.pipeline.spool.segments import lock_folder
 from gateway.pipeline.spool.store import Group, SpoolOptions, SpoolStore
 from gateway.protocol.frames import RawMessages
@@ -168,7 +168,7 @@ def test_a_record_has_messages_of_one_time(arrivals: list[tuple[int, int, int]])
         now_us += size % 1_300
         messages = RawMessages(bytes(size), [b"i" * 16] * count)
         chunks.append(Chunk(sources[index], messages, 0.0, now_us, 0.0))
-    groups = list(groups_of(chunks))  # type: ignore[arg-type]
+    groups = list(group_into_records(chunks))  # type: ignore[arg-type]
 
     for index, topic in enumerate("xy"):
         mine = [(parts, count) for names, _, parts, count in groups if names.topic == topic]

@@ -129,9 +129,9 @@ class CountingBuffer(ReceiveBuffer):
         self.handed_out_bytes = 0
         self.times = 0
 
-    def add(self, data: bytes) -> bytes | None:
+    def feed(self, data: bytes) -> bytes | None:
         """Parse *data*, and count the events."""
-        held = super().add(data)
+        held = super().feed(data)
         if held is not None:
             self.handed_out_bytes += len(held)
             self.times += 1

@@ -46,7 +46,7 @@ class SubscriptionListener:
         """Record the address of nsqd."""
         self.told.put_nowait(("gone", 0, address))
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Record the call."""
         self.told.put_nowait(("auth_required", 0, None))
 

@@ -301,7 +301,7 @@ class LatePublisher(WaitingPublisher):
         done(error)
         return True
 
-    def hold(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """Reserve *size_bytes*, or raise `Overloaded` above the limit."""
         if self.held_bytes + size_bytes > self._limit_bytes:
             raise Overloaded(
@@ -309,7 +309,7 @@ class LatePublisher(WaitingPublisher):
                 size_bytes=size_bytes,
                 limit_bytes=self._limit_bytes,
             )
-        super().hold(size_bytes)
+        super().reserve(size_bytes)
 
 
 class MemoryTransport(asyncio.Transport):

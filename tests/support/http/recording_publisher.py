@@ -52,22 +52,22 @@ class RecordingPublisher(Producer):
         """Answer the last of `published`."""
         done(None)
 
-    def hold(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """Add to the held bytes."""
         self.held_bytes += size_bytes
 
-    def release(self, size_bytes: int) -> None:
+    def unreserve(self, size_bytes: int) -> None:
         """Subtract from the held bytes."""
         self.held_bytes -= size_bytes
         assert self.held_bytes >= 0, "given back twice"
 
-    def hold_arriving(self, size_bytes: int) -> None:
+    def reserve_arriving(self, size_bytes: int) -> None:
         """Add to the held bytes."""
-        self.hold(size_bytes)
+        self.reserve(size_bytes)
 
-    def release_arriving(self, size_bytes: int) -> None:
+    def unreserve_arriving(self, size_bytes: int) -> None:
         """Subtract from the held bytes."""
-        self.release(size_bytes)
+        self.unreserve(size_bytes)
 
 
 class WaitingPublisher(RecordingPublisher):
@@ -85,6 +85,6 @@ class WaitingPublisher(RecordingPublisher):
 class FullPublisher(WaitingPublisher):
     """Has no room for a byte that waits."""
 
-    def hold(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """Refuse."""
         raise Overloaded(waiting_bytes=0, size_bytes=size_bytes, limit_bytes=0)

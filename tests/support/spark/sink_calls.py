@@ -77,7 +77,7 @@ async def spark_worker() -> AsyncIterator[None]:
 def _close_outlets() -> None:
     """Close the connections that the end of a worker would close."""
     for each in set(producer._producers.values()):
-        producer.discard(each)
+        producer.discard_producer(each)
 
 
 async def messages_of(tcp_address: str, topic: str, count: int) -> list[bytes]:

@@ -95,7 +95,7 @@ class ModelWebSocket:
         if self.room <= 0:
             self.is_writable = False
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_encoded(self, frame: bytes) -> None:
         """Refuse: the bodies of this model need no escapes."""
         raise AssertionError(frame)
 

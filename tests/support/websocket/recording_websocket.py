@@ -31,7 +31,7 @@ class RecordingWebSocket:
             self.sent_bytes += len(text)
             self.is_writable = self.is_writable and not self.fills_up
 
-    def send_frame(self, frame: bytes) -> None:
+    def send_encoded(self, frame: bytes) -> None:
         """Record the call."""
         if self.closed is None:
             self.frames.append(frame)

@@ -75,7 +75,7 @@ class FakeUpstream:
         """Return none."""
         return ()
 
-    def on_messages(self, source: int, messages: Sequence[Message]) -> None:
+    def trace_messages(self, source: int, messages: Sequence[Message]) -> None:
         """Ignore the messages."""
 
     def execute(self, action: NsqAction) -> None:
@@ -95,7 +95,7 @@ class FakeUpstream:
             raise
         self.has_left = True
 
-    def drop_listener(self) -> None:
+    def release(self) -> None:
         """Do nothing, so that the test can inspect the object."""
 
     def all(self, kind: type[NsqAction]) -> list[NsqAction]:

@@ -531,7 +531,7 @@ async def test_a_broker_that_stops_leaves_a_large_mpub_unanswered() -> None:
 
         assert [] == await peer.frames_to_end()
         registry.delete_topic("t")
-        list(registry.context.release_queue.take_steps() or ())
+        list(registry.context.discard_queue.take_steps() or ())
     assert 0 == registry.context.memory.used_bytes
 
 

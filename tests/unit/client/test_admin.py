@@ -66,7 +66,7 @@ async def cluster(*, has_nsqd: bool = True) -> AsyncIterator[tuple[Cluster, Admi
 async def test_nsqlookupd_is_told_first_of_what_comes_and_goes(action: str) -> None:
     """Consumers must not find a topic that is being deleted."""
     async with cluster() as (both, administration):
-        await administration.topic(action, b"t#ephemeral")
+        await administration.change_topic(action, b"t#ephemeral")
 
     target = f"/topic/{action}?topic=t%23ephemeral"
     assert [f"nsqlookupd {target}", f"nsqd {target}"] == both.told
@@ -76,8 +76,8 @@ async def test_nsqlookupd_is_told_first_of_what_comes_and_goes(action: str) -> N
 async def test_nsqlookupd_knows_nothing_of_the_rest(action: str) -> None:
     """nsqlookupd has no paths for the other actions."""
     async with cluster() as (both, administration):
-        await administration.topic(action, b"t")
-        await administration.channel(action, "t", "c")
+        await administration.change_topic(action, b"t")
+        await administration.change_channel(action, "t", "c")
 
     assert [
         f"nsqd /topic/{action}?topic=t",
@@ -88,7 +88,7 @@ async def test_nsqlookupd_knows_nothing_of_the_rest(action: str) -> None:
 async def test_a_channel_comes_with_its_topic() -> None:
     """nsqlookupd creates both with one request, nsqd with two."""
     async with cluster() as (both, administration):
-        await administration.channel("create", "t", "c")
+        await administration.change_channel("create", "t", "c")
 
     assert [
         "nsqlookupd /channel/create?topic=t&channel=c",
@@ -100,7 +100,7 @@ async def test_a_channel_comes_with_its_topic() -> None:
 async def test_a_channel_goes_without_its_topic() -> None:
     """The request goes to nsqlookupd first."""
     async with cluster() as (both, administration):
-        await administration.channel("delete", "t", "c")
+        await administration.change_channel("delete", "t", "c")
 
     assert [
         "nsqlookupd /channel/delete?topic=t&channel=c",
@@ -113,7 +113,7 @@ async def test_an_nsqlookupd_that_fails_keeps_no_nsqd_from_its_work() -> None:
     async with cluster() as (both, administration):
         both.lookupd_says = respond(500, b'{"message":"INTERNAL_ERROR"}')
         with pytest.raises(PartialFailure) as caught:
-            await administration.topic("delete", b"t")
+            await administration.change_topic("delete", b"t")
 
     assert (f"nsqlookupd {both.lookupd.address}: answered 500",) == caught.value.lines
     assert "nsqd /topic/delete?topic=t" == both.told[-1]
@@ -124,7 +124,7 @@ async def test_an_nsqlookupd_that_has_gone_is_named() -> None:
     async with cluster() as (both, administration):
         await both.lookupd.stop()
         with pytest.raises(PartialFailure) as caught:
-            await administration.topic("create", b"t")
+            await administration.change_topic("create", b"t")
 
     assert (f"nsqlookupd {both.lookupd.address}: Connection refused",) == caught.value.lines
 
@@ -134,14 +134,14 @@ async def test_what_no_nsqd_has_is_not_found_though_nsqlookupd_says_done() -> No
     async with cluster() as (both, administration):
         both.nsqd_says = NO_TOPIC
         with pytest.raises(InvalidRequest, match="no nsqd has the topic"):
-            await administration.topic("delete", b"t")
+            await administration.change_topic("delete", b"t")
 
 
 async def test_without_an_nsqd_nobody_is_told() -> None:
     """The error says that nothing was done, so no request may be sent."""
     async with cluster(has_nsqd=False) as (both, administration):
         with pytest.raises(NoNsqdHttpAddress):
-            await administration.topic("create", b"t")
+            await administration.change_topic("create", b"t")
 
     assert [] == both.told
 
@@ -149,6 +149,7 @@ async def test_without_an_nsqd_nobody_is_told() -> None:
 async def test_two_at_a_time_do_not_meet() -> None:
     """Each request names its own topic."""
     async with cluster() as (both, administration):
-        await asyncio.gather(*(administration.topic("create", name) for name in (b"a", b"b")))
+        topics = (administration.change_topic("create", name) for name in (b"a", b"b"))
+        await asyncio.gather(*topics)
 
     assert {"nsqd /topic/create?topic=a", "nsqd /topic/create?topic=b"} <= set(both.told)

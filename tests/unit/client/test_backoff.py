@@ -122,3 +122,12 @@ def test_full_jitter_draws_each_period_anew() -> None:
 
     assert [0.0, 2.0, 3.0] == durations
     assert 2 == made.value
+
+
+def test_an_nsqd_is_tried_again_within_fifteen_seconds() -> None:
+    """Without options; the first delay is at most 0.1 s."""
+    backoff = Backoff(lambda: 1.0)
+
+    delays = [backoff.next_delay_s() for _ in range(12)]
+
+    assert (0.1, 15.0) == (delays[0], max(delays))

@@ -376,15 +376,15 @@ def test_what_is_overdue_is_told_once(shell: Shell) -> None:
 
 def test_a_look_for_the_overdue_is_due_with_the_first_deadline(shell: Shell) -> None:
     """None without deliveries; after a call, the earliest of the remaining deadlines."""
-    due = [shell.tracker.next_overdue()]
+    due = [shell.tracker.next_deadline()]
     (delivery,) = shell.hold(0xA, now=0.0)
     shell.hold(0xB, now=10.0)
-    due.append(shell.tracker.next_overdue())
+    due.append(shell.tracker.next_deadline())
     delivery.finish()
     shell.tracker.overdue(60.0)
-    due.append(shell.tracker.next_overdue())
+    due.append(shell.tracker.next_deadline())
     shell.tracker.overdue(70.0)
-    due.append(shell.tracker.next_overdue())
+    due.append(shell.tracker.next_deadline())
 
     assert [None, 60.0, 70.0, None] == due
 
@@ -397,7 +397,7 @@ def test_what_was_touched_is_overdue_later(shell: Shell) -> None:
 
     delivery.touch()
 
-    assert 90.0 == shell.tracker.next_overdue()
+    assert 90.0 == shell.tracker.next_deadline()
     assert [delivery] == shell.tracker.overdue(90.0)
 
 

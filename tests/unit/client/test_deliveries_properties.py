@@ -129,7 +129,7 @@ class AnyLife(RuleBasedStateMachine):
             assert delivery.is_in_flight
             assert delivery.deadline <= now
         assert [] == tracker.overdue(now)
-        assert (tracker.next_overdue() or math.inf) > now
+        assert (tracker.next_deadline() or math.inf) > now
 
     @invariant()
     def nothing_is_lost_or_answered_twice(self) -> None:

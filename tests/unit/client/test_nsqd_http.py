@@ -57,7 +57,7 @@ async def test_each_node_gives_its_answer_in_order_of_address() -> None:
     async with nodes(3) as servers:
         servers[1].rule = respond(500, b"no")
         async with asking(*(server.address for server in reversed(servers))) as nsqds:
-            answers = await nsqds.request(INFO)
+            answers = await nsqds.request_all(INFO)
 
     expected = [(200, b"yes"), (500, b"no"), (200, b"yes")]
     assert [
@@ -69,7 +69,7 @@ async def test_each_node_gives_its_answer_in_order_of_address() -> None:
 async def test_a_question_is_asked_as_go_nsq_does() -> None:
     """The request has go-nsq's headers and no others of ours."""
     async with nodes(1) as (server,), asking(server.address) as nsqds:
-        await nsqds.request(
+        await nsqds.request_all(
             NodeRequest(method="POST", path="/topic/pause", query=[("topic", b"a#e")])
         )
         question = await server.question()
@@ -85,7 +85,7 @@ async def test_of_several_questions_the_first_that_fails_is_the_last() -> None:
     """A request after a failed one would depend on it."""
     async with nodes(2) as servers, asking(*(server.address for server in servers)) as nsqds:
         servers[0].rule = respond(404, b"no")
-        answers = await nsqds.request(INFO, NodeRequest(method="GET", path="/ping"))
+        answers = await nsqds.request_all(INFO, NodeRequest(method="GET", path="/ping"))
         asked = [[question.target for question in server.questions] for server in servers]
 
     assert [404, 200] == [answer.status for answer in answers if isinstance(answer, NodeResponse)]
@@ -109,7 +109,7 @@ async def test_a_node_that_does_its_worst_is_a_node_with_a_reason(rule: Rule, re
         servers[0].rule = rule
         options = NsqdHttpOptions(timeout_s=1.0, max_answer_bytes=1_000)
         async with asking(*(server.address for server in servers), options=options) as nsqds:
-            bad, good = await nsqds.request(INFO)
+            bad, good = await nsqds.request_all(INFO)
 
     assert isinstance(bad, NodeUnreachable)
     assert reason in bad.reason
@@ -120,7 +120,7 @@ async def test_a_node_that_is_not_there_is_told_in_the_words_of_the_system() -> 
     """The reason is the system's message, "Connection refused"."""
     address = f"127.0.0.1:{free_port()}"
     async with asking(address) as nsqds:
-        answers = await nsqds.request(INFO)
+        answers = await nsqds.request_all(INFO)
 
     assert [NodeUnreachable(node=address, reason="Connection refused")] == answers
 
@@ -132,7 +132,7 @@ async def test_all_answers_together_are_bounded() -> None:
         for server in servers:
             server.rule = respond(200, b"x" * 1_000)
         async with asking(*(server.address for server in servers), options=options) as nsqds:
-            answers = await nsqds.request(INFO)
+            answers = await nsqds.request_all(INFO)
 
     reasons = [answer.reason for answer in answers if isinstance(answer, NodeUnreachable)]
     assert ["answers more than 1500 bytes"] == reasons
@@ -143,7 +143,7 @@ async def test_more_nodes_than_connections_are_asked_in_turn() -> None:
     async with nodes(3) as servers:
         options = NsqdHttpOptions(max_connections=1)
         async with asking(*(server.address for server in servers), options=options) as nsqds:
-            answers = await nsqds.request(INFO)
+            answers = await nsqds.request_all(INFO)
 
     assert 3 == len([answer for answer in answers if isinstance(answer, NodeResponse)])
 
@@ -153,7 +153,7 @@ async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:
     options = NsqdHttpOptions(timeout_s=0.05, max_requests=1)
     async with asking("127.0.0.1:1", options=options) as nsqds, nsqds._slot(1.0):
         with pytest.raises(LimitReached, match="1 requests to nsqd are pending"):
-            await nsqds.request(INFO)
+            await nsqds.request_all(INFO)
 
 
 async def test_a_turn_is_given_back() -> None:
@@ -161,9 +161,9 @@ async def test_a_turn_is_given_back() -> None:
     options = NsqdHttpOptions(timeout_s=1.0, max_requests=1)
     async with nodes(1) as (server,), asking(server.address, options=options) as nsqds:
         server.rule = silent
-        await nsqds.request(INFO)
+        await nsqds.request_all(INFO)
         server.rule = respond(200, b"yes")
-        (answer,) = await nsqds.request(INFO)
+        (answer,) = await nsqds.request_all(INFO)
 
     assert isinstance(answer, NodeResponse)
 
@@ -172,14 +172,14 @@ async def test_nobody_to_ask_is_told_with_what_to_do() -> None:
     """The error names the settings for nsqd addresses."""
     async with asking() as nsqds:
         with pytest.raises(NoNsqdHttpAddress, match="--nsqd-http-address"):
-            await nsqds.request(INFO)
+            await nsqds.request_all(INFO)
 
 
 async def test_after_the_stop_nobody_is_asked() -> None:
     """A second `stop` does nothing."""
     async with asking("127.0.0.1:1") as nsqds:
         await nsqds.stop()
-        answers = await nsqds.request(INFO)
+        answers = await nsqds.request_all(INFO)
 
     assert [NodeUnreachable(node="127.0.0.1:1", reason="the gateway is stopping")] == answers
 
@@ -189,7 +189,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
     async with nodes(1) as (server,), asking(server.address) as nsqds:
-        (answer,) = await nsqds.request(INFO)
+        (answer,) = await nsqds.request_all(INFO)
 
     assert isinstance(answer, NodeResponse)
 
@@ -209,7 +209,7 @@ async def test_what_nsqlookupd_names_is_asked_too() -> None:
         await discovery.start()
         async with asking(named.http_address, discovery=discovery) as nsqds:
             await until(lambda: len(nsqds.http_addresses) == 2)
-            answers = await nsqds.request(INFO)
+            answers = await nsqds.request_all(INFO)
             polls = len(discovery._polls)
         await discovery.stop()
 
@@ -235,7 +235,7 @@ async def test_answers_are_read_a_step_in_each_turn() -> None:
 
     async with nodes(2) as both, asking(*(each.address for each in both), options=options) as nsqds:
         counts = await asyncio.gather(
-            *(nsqds.request_and_read(INFO, reading(name)) for name in "ab")
+            *(nsqds.request_and_parse(INFO, reading(name)) for name in "ab")
         )
 
     assert [2, 2] == counts
@@ -255,7 +255,7 @@ async def test_a_time_limit_of_a_request_does_not_hold_for_the_reading() -> None
         return len(answers)
 
     async with nodes(1) as (node,), asking(node.address) as nsqds:
-        task = asyncio.ensure_future(nsqds.request_and_read(INFO, read, timeout_s=2.0))
+        task = asyncio.ensure_future(nsqds.request_and_parse(INFO, read, timeout_s=2.0))
         await reading.wait()
         await clock.advance(2.5)
         advanced.set()
@@ -276,7 +276,7 @@ async def test_a_time_limit_of_a_request_holds_for_each_node() -> None:
         slow.rule, quick.rule = silent, respond(200, b"yes")
         nodes_in_order = [slow.address, quick.address]
         task = asyncio.ensure_future(
-            nsqds.request_and_read(INFO, read, nodes=nodes_in_order, timeout_s=2.0)
+            nsqds.request_and_parse(INFO, read, nodes=nodes_in_order, timeout_s=2.0)
         )
         await slow.question()
         await until(lambda: nsqds._connections._value == 31)
@@ -296,9 +296,9 @@ async def test_a_time_limit_of_a_request_holds_for_the_wait_for_a_slot() -> None
         asking(node.address, options=NsqdHttpOptions(max_requests=1)) as nsqds,
     ):
         node.rule = silent
-        first = asyncio.ensure_future(nsqds.request(INFO))
+        first = asyncio.ensure_future(nsqds.request_all(INFO))
         await node.question()
-        second = asyncio.ensure_future(nsqds.request_and_read(INFO, never_read, timeout_s=2.0))
+        second = asyncio.ensure_future(nsqds.request_and_parse(INFO, never_read, timeout_s=2.0))
         await turn(2)
         await clock.advance(2.0)
         with pytest.raises(LimitReached, match="1 requests to nsqd are pending"):

@@ -145,17 +145,17 @@ async def test_a_body_that_is_arriving_counts_among_what_waits(broker: ScriptedB
     """It counts until it is released; a body beyond the limit is not counted."""
     silent(broker)
     async with running_producer(broker, options=SMALL) as publisher:
-        publisher.hold(120)
+        publisher.reserve(120)
         (waiting,) = start_publishes(publisher, FIFTY)
         await turn(2)
 
         with pytest.raises(Overloaded) as held:
-            publisher.hold(31)
+            publisher.reserve(31)
         with pytest.raises(Overloaded) as published:
             await publisher.publish("t", b"x" * 27)
-        publisher.hold(30)
-        publisher.release(150)
-        publisher.hold(150)
+        publisher.reserve(30)
+        publisher.unreserve(150)
+        publisher.reserve(150)
 
         for error in (held.value, published.value):
             assert (170, 31, 200) == (error.waiting_bytes, error.size_bytes, error.limit_bytes)
@@ -169,18 +169,18 @@ async def test_bodies_that_are_arriving_leave_half_of_the_room(broker: ScriptedB
     options = replace(SMALL, buffer_per_nsqd_bytes=200, limits=limits)
     silent(broker)
     async with running_producer(broker, options=options) as publisher:
-        publisher.hold_arriving(70)
-        publisher.hold_arriving(30)
+        publisher.reserve_arriving(70)
+        publisher.reserve_arriving(30)
         with pytest.raises(Overloaded) as caught:
-            publisher.hold_arriving(1)
+            publisher.reserve_arriving(1)
         waiting = start_publishes(publisher, FIFTY, FIFTY)
         await turn(2)
         full_bytes = publisher.waiting_bytes
         refused = start_publishes(publisher, b"x")
         await turn(1)
-        publisher.release_arriving(100)
+        publisher.unreserve_arriving(100)
         left_bytes = publisher.waiting_bytes
-        publisher.hold_arriving(100)
+        publisher.reserve_arriving(100)
 
         assert (200, 100) == (full_bytes, left_bytes)
         assert [False, False, True] == [each.done() for each in waiting + refused]
@@ -196,21 +196,21 @@ async def test_a_body_of_the_largest_size_has_room_to_arrive(broker: ScriptedBro
     """The maximum size is allowed even if it is more than half of the limit."""
     limits = Limits(max_msg_size_bytes=50, max_body_size_bytes=180)
     async with running_producer(broker, options=replace(SMALL, limits=limits)) as publisher:
-        publisher.hold_arriving(180)
+        publisher.reserve_arriving(180)
         with pytest.raises(Overloaded, match="still arriving"):
-            publisher.hold_arriving(1)
+            publisher.reserve_arriving(1)
 
 
 async def test_a_body_that_is_arriving_holds_up_no_stop(broker: ScriptedBroker) -> None:
     """The rest of the body may never arrive."""
     publisher = Producer([broker.address], SMALL)
     await publisher.start()
-    publisher.hold(100)
+    publisher.reserve(100)
 
     async with asyncio.timeout(10):
         await publisher.stop()
 
-    publisher.release(100)
+    publisher.unreserve(100)
 
 
 async def test_what_waits_for_a_connection_is_bounded_too(broker: ScriptedBroker) -> None:

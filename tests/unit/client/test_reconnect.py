@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from gateway.client.reconnect import AUTH_MISSING_DELAY_S, Reconnector
 from tests.support.manual_clock import ManualClock, turn
 
@@ -30,3 +32,30 @@ async def test_a_success_ends_the_long_delays_of_a_missing_secret() -> None:
     await clock.advance(1.0)
 
     assert (3, 1, 0) == (too_early, connected, len(results))
+
+
+async def test_an_earlier_task_that_ends_late_leaves_the_next_one_in_place() -> None:
+    """A connection may be lost, and attempts begin again, before the end of a task is noticed."""
+    clock = ManualClock()
+    attempts = 0
+
+    async def connect() -> bool:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            # Lost before the callback of this task has run.
+            asyncio.get_running_loop().call_soon(
+                lambda: reconnector.start_later(fail, uptime_s=0.0)
+            )
+        return True
+
+    async def fail() -> bool:
+        return False
+
+    reconnector = Reconnector("connect to", "192.0.2.1:4150")
+    reconnector.start_now(connect)
+    await turn(5)
+    await clock.advance(1.0)
+
+    assert await reconnector.close()
+    assert not await reconnector.close()

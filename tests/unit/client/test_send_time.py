@@ -52,7 +52,7 @@ def test_what_comes_behind_a_pause_may_be_as_old_as_the_pause(*, is_paused: bool
     read(send_time, 1.0, 0.9)
     if is_paused:
         send_time.pause(1.1)
-        send_time.resume(9.0, 10)
+        send_time.on_reading_resumed(9.0, 10)
     begin = 1.1
 
     assert begin == read(send_time, 9.0, begin if not is_paused else 8.9, count=4)
@@ -63,7 +63,7 @@ def test_a_moment_of_silence_ends_what_was_before_the_pause() -> None:
     """A poll 50 ms after the last read found nothing."""
     send_time = SendTime(0.0)
     send_time.pause(1.0)
-    send_time.resume(9.0, 2_500)
+    send_time.on_reading_resumed(9.0, 2_500)
     read(send_time, 9.01, 8.9)
 
     assert 1.0 == read(send_time, 9.05, 9.04)
@@ -74,7 +74,7 @@ def test_as_many_messages_as_may_have_been_sent_end_it() -> None:
     """At RDY 10, nsqd cannot have sent an eleventh message before the end of the pause."""
     send_time = SendTime(0.0)
     send_time.pause(1.0)
-    send_time.resume(9.0, 10)
+    send_time.on_reading_resumed(9.0, 10)
     first = read(send_time, 9.01, 0.9, count=10)
 
     assert [1.0, 9.0, 9.02] == [first, read(send_time, 9.02, 0.9), read(send_time, 9.03, 0.9)]
@@ -84,7 +84,7 @@ def test_a_second_of_reading_ends_it() -> None:
     """Steady reading has no moment of silence, and may stay below RDY."""
     send_time = SendTime(0.0)
     send_time.pause(1.0)
-    send_time.resume(9.0, 2_500)
+    send_time.on_reading_resumed(9.0, 2_500)
     since = [send_time.on_read(9.0 + 0.01 * n, 0.0, 2_500, is_full=False) for n in range(1, 103)]
 
     assert [1.0] * 99 == since[:99]
@@ -97,7 +97,7 @@ def test_pauses_in_a_row_do_not_hold_it_back_for_ever() -> None:
     since = -math.inf
     for cycle in range(1, 100):
         send_time.pause(0.0)
-        send_time.resume(cycle * 0.5, 10)
+        send_time.on_reading_resumed(cycle * 0.5, 10)
         since = read(send_time, cycle * 0.5 + 0.01, 0.0, count=2)
 
     assert since >= 49.5 - 0.5 * 11
@@ -135,7 +135,7 @@ def test_it_is_never_later_than_the_broker_has_sent(
         send_time.pause(polled_at)
         now += pause_s
         next_sent = _sent(unread, next_sent, gap_s, now, most)
-        send_time.resume(now, most)
+        send_time.on_reading_resumed(now, most)
 
 
 def _sent(unread: list[float], moment: float, gap_s: float, now: float, most: int) -> float:

@@ -90,7 +90,7 @@ class Model(RuleBasedStateMachine):
         """Run everything that is due, in order."""
         while True:
             due = self.rdy.next_wake()
-            overdue = self.tracker.next_overdue()
+            overdue = self.tracker.next_deadline()
             moments = [each for each in (due, overdue) if each is not None]
             own = max(self.now, min(moments)) if moments else math.inf
             first = self.events[0][0] if self.events else math.inf
@@ -291,7 +291,7 @@ class Model(RuleBasedStateMachine):
         self.is_reading = not self.is_reading
         for nsqd in self.nsqds.values():
             if self.is_reading:
-                nsqd.send_time.resume(self.now, max(1, nsqd.max_rdy))
+                nsqd.send_time.on_reading_resumed(self.now, max(1, nsqd.max_rdy))
             else:
                 nsqd.send_time.pause(TICK_S * math.floor(max(0.0, self.now - 0.01) / TICK_S))
         self.write(self.rdy.set_reading(is_reading=self.is_reading, now=self.now))

@@ -9,14 +9,14 @@ def test_first_byte_is_enough_for_a_new_buffer() -> None:
     """Nothing is waited for at first, so what comes is handed out as it came."""
     buffer = ReceiveBuffer()
 
-    assert b"a" == buffer.add(b"a")
+    assert b"a" == buffer.feed(b"a")
 
 
 def test_nothing_is_not_enough() -> None:
     """An empty read hands out nothing."""
     buffer = ReceiveBuffer()
 
-    assert buffer.add(b"") is None
+    assert buffer.feed(b"") is None
 
 
 def test_piece_is_handed_out_without_a_copy_when_nothing_is_held() -> None:
@@ -24,15 +24,15 @@ def test_piece_is_handed_out_without_a_copy_when_nothing_is_held() -> None:
     buffer = ReceiveBuffer()
     data = b"whole commands\n"
 
-    assert data is buffer.add(data)
+    assert data is buffer.feed(data)
 
 
 def test_pieces_are_held_until_the_wanted_bytes_are_there() -> None:
     """One byte less than wanted is held, the wanted ones come in one piece."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"a", wanted_bytes=4)
+    buffer.put_back(b"a", wanted_bytes=4)
 
-    handed_out = [buffer.add(b"b"), buffer.add(b"c"), buffer.add(b"d")]
+    handed_out = [buffer.feed(b"b"), buffer.feed(b"c"), buffer.feed(b"d")]
 
     assert [None, None, b"abcd"] == handed_out
 
@@ -40,35 +40,35 @@ def test_pieces_are_held_until_the_wanted_bytes_are_there() -> None:
 def test_more_than_wanted_is_handed_out_too() -> None:
     """Bytes after the wanted ones are returned with them."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"a", wanted_bytes=2)
+    buffer.put_back(b"a", wanted_bytes=2)
 
-    assert b"abcd" == buffer.add(b"bcd")
+    assert b"abcd" == buffer.feed(b"bcd")
 
 
 def test_wait_ends_with_what_was_handed_out_from_the_piece_itself() -> None:
     """A wait with nothing held is over once enough came, as any other is."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"", wanted_bytes=4)
-    buffer.add(b"abcd")
+    buffer.put_back(b"", wanted_bytes=4)
+    buffer.feed(b"abcd")
 
-    assert b"e" == buffer.add(b"e")
+    assert b"e" == buffer.feed(b"e")
 
 
 def test_wait_ends_with_what_was_handed_out_from_what_was_held() -> None:
     """After the wanted bytes, one more byte is enough."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"abc", wanted_bytes=4)
-    buffer.add(b"d")
+    buffer.put_back(b"abc", wanted_bytes=4)
+    buffer.feed(b"d")
 
-    assert b"e" == buffer.add(b"e")
+    assert b"e" == buffer.feed(b"e")
 
 
 def test_newline_ends_the_wait_where_it_is_enough() -> None:
     """A line may be shorter than the longest one."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"N", wanted_bytes=100, newline_is_enough=True)
+    buffer.put_back(b"N", wanted_bytes=100, newline_is_enough=True)
 
-    handed_out = [buffer.add(b"OP"), buffer.add(b"\n")]
+    handed_out = [buffer.feed(b"OP"), buffer.feed(b"\n")]
 
     assert [None, b"NOP\n"] == handed_out
 
@@ -76,25 +76,25 @@ def test_newline_ends_the_wait_where_it_is_enough() -> None:
 def test_newline_does_not_end_the_wait_for_a_body() -> None:
     """A body may hold newlines."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"", wanted_bytes=3)
+    buffer.put_back(b"", wanted_bytes=3)
 
-    assert buffer.add(b"\n\n") is None
+    assert buffer.feed(b"\n\n") is None
 
 
 def test_held_bytes_wait_even_if_they_are_enough() -> None:
     """Held bytes are not returned until more are added, and then come first."""
     buffer = ReceiveBuffer()
-    buffer.hold(b"ab")
+    buffer.append(b"ab")
 
-    assert b"abc" == buffer.add(b"c")
+    assert b"abc" == buffer.feed(b"c")
 
 
 def test_length_is_what_is_held() -> None:
     """Each kind of holding counts."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"ab", wanted_bytes=10)
-    buffer.add(b"c")
-    buffer.hold(b"d")
+    buffer.put_back(b"ab", wanted_bytes=10)
+    buffer.feed(b"c")
+    buffer.append(b"d")
 
     assert 4 == len(buffer)
 
@@ -102,6 +102,6 @@ def test_length_is_what_is_held() -> None:
 def test_take_all_empties_the_buffer() -> None:
     """Taking everything empties the buffer and ends the wait."""
     buffer = ReceiveBuffer()
-    buffer.wait_for(b"ab", wanted_bytes=10)
+    buffer.put_back(b"ab", wanted_bytes=10)
 
-    assert (b"ab", 0, b"c") == (buffer.take_all(), len(buffer), buffer.add(b"c"))
+    assert (b"ab", 0, b"c") == (buffer.take_all(), len(buffer), buffer.feed(b"c"))

@@ -397,7 +397,7 @@ def test_work_for_a_chunk_is_linear_in_its_bytes(chunk_bytes: int, count: int, s
     stream = b"".join(writer.encode(text) for _ in range(count))
     layer._buffer = buffer = CountingBuffer()
     # A new buffer begins as the filter's own did.
-    buffer.wait_for(b"", wanted_bytes=4)
+    buffer.put_back(b"", wanted_bytes=4)
 
     received = decode_all(layer, in_steps(stream, step))
 

@@ -14,7 +14,7 @@ from gateway.addresses import split_address
 from gateway.aio import spawn
 from gateway.client.from_settings import NsqdAddresses, read_access
 from gateway.lifecycle import LifecycleState
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.server.gateway import KINDS, GatewayServer, max_answer_s, max_drain_s
 from gateway.settings.serve import ServeSettings
 
@@ -31,7 +31,7 @@ async def ping(address: str) -> int:
 async def test_they_answer_on_a_listener_that_somebody_else_bound() -> None:
     """The address is that of the adopted listener."""
     planes = GatewayServer(SETTINGS)
-    listener = bind_tcp("test", "127.0.0.1:0")
+    listener = listen_tcp("test", "127.0.0.1:0")
     port = listener.getsockname()[1]
     planes.adopt_socket(listener)
 
@@ -89,7 +89,7 @@ async def test_what_was_bound_and_never_started_is_given_back() -> None:
     await planes.drain()
     await planes.stop()
 
-    bind_tcp("again", planes.address).close()
+    listen_tcp("again", planes.address).close()
 
 
 @pytest.mark.parametrize(

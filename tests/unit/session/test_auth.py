@@ -42,7 +42,7 @@ def new(**options: Any) -> Session:  # noqa: ANN401 - any option
 def asked(now: float = 0.0) -> Session:
     """Return a session whose broker wants AUTH, before its client said anything."""
     session = new()
-    assert [] == session.on_auth_required(now)
+    assert [] == session.on_secret_missing(now)
     return session
 
 
@@ -181,7 +181,7 @@ def test_to_be_asked_again_gives_no_more_time() -> None:
     """Each broker that comes says that it wants AUTH; the first counts."""
     session = asked(now=0.0)
 
-    session.on_auth_required(9.0)
+    session.on_secret_missing(9.0)
 
     assert TOO_LATE_S == session.next_wake()
 
@@ -197,7 +197,7 @@ def test_with_auth_the_clock_stops() -> None:
 def test_an_outage_does_not_begin_while_a_broker_waits_for_auth() -> None:
     """There is one: it asked."""
     session = Session(SessionOptions(topic="t", channel="c", broker_outage_s=1.0), now=0.0)
-    session.on_auth_required(0.0)
+    session.on_secret_missing(0.0)
 
     assert [] == session.wake(2.0)
 
@@ -343,7 +343,7 @@ def test_a_broker_that_comes_later_gives_ten_seconds() -> None:
     """Until then the client may say what it likes: it could not know."""
     session = new()
     session.on_no_source(60_000, 0.0)
-    session.on_auth_required(100.0)
+    session.on_secret_missing(100.0)
     read(session, 100.0)
 
     session.receive(command("NOP", ref=1), 101.0)
@@ -358,7 +358,7 @@ def test_a_broker_that_comes_later_ends_who_has_no_secret() -> None:
     """Ten seconds after it came."""
     session = new()
     session.on_no_source(60_000, 0.0)
-    session.on_auth_required(100.0)
+    session.on_secret_missing(100.0)
 
     assert [] == session.wake(109.9)
     assert [CloseSocket(CloseReason.NO_AUTH)] == session.wake(110.0)
@@ -371,7 +371,7 @@ def test_a_secret_that_nobody_wanted_is_kept_for_a_broker_that_does() -> None:
     session.receive(AUTH, 1.0)
     read(session, 1.0)
 
-    actions = session.on_auth_required(100.0)
+    actions = session.on_secret_missing(100.0)
     session.on_source_opened(1, ANSWER, GRANTED)
 
     assert [ALICE] == actions
@@ -382,9 +382,9 @@ def test_a_kept_secret_is_tried_once() -> None:
     """Every broker that comes asks, and the first one's question counts."""
     session = subscribed()
     session.receive(AUTH, 0.0)
-    session.on_auth_required(1.0)
+    session.on_secret_missing(1.0)
 
-    assert [] == session.on_auth_required(2.0)
+    assert [] == session.on_secret_missing(2.0)
 
 
 # The secret does not hold any more
@@ -424,5 +424,5 @@ def test_after_the_end_nobody_subscribes_with_a_secret_that_was_kept() -> None:
     kept = session.unused_secret
     session.close(1.0)
 
-    assert [] == session.on_auth_required(2.0)
+    assert [] == session.on_secret_missing(2.0)
     assert Secret(b"alice") == kept

@@ -376,7 +376,7 @@ def test_while_much_is_published_nobody_listens() -> None:
 def test_while_auth_is_tried_nobody_listens() -> None:
     """Frames that came with it wait behind what stood in its own, and all is heard after it."""
     session = Session(subscribed().options, now=0.0)
-    session.on_auth_required(0.0)
+    session.on_secret_missing(0.0)
     before = session.wants_commands
 
     tried = session.receive(frame(command("AUTH", secret="s", ref=1), command("NOP", ref=2)), 0.0)
@@ -395,7 +395,7 @@ def test_auth_that_a_later_broker_wants_holds_up_what_is_behind_it() -> None:
     session = Session(subscribed().options, now=0.0)
     session.on_no_source(60_000, 0.0)
     read(session, 0.0)
-    session.on_auth_required(1.0)
+    session.on_secret_missing(1.0)
 
     session.receive(
         frame(command("NOP", ref=1), command("AUTH", secret="s", ref=2), command("NOP", ref=3)), 1.0
@@ -506,7 +506,7 @@ def test_a_publish_that_is_wrong_is_a_misuse(text: str, code: str) -> None:
 def test_nothing_is_published_before_auth() -> None:
     """As the first command it ends the socket, like every other one."""
     session = Session(subscribed().options, now=0.0)
-    session.on_auth_required(0.0)
+    session.on_secret_missing(0.0)
 
     actions = session.receive(command("PUB", topic="t", body="b", ref=7), 0.0)
 
@@ -518,7 +518,7 @@ def test_nothing_is_published_while_a_later_broker_waits_for_auth() -> None:
     """It is refused, and the socket stays: the client could not know."""
     session = Session(subscribed().options, now=0.0)
     session.on_no_source(60_000, 0.0)
-    session.on_auth_required(0.0)
+    session.on_secret_missing(0.0)
     read(session, 0.0)
 
     actions = session.receive(command("PUB", topic="t", body="b", ref=7), 0.0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.session.json_frames import (
-    AckCommand,
+    DeliveryCommand,
     DeliveryOut,
     ErrorOut,
     FinCommand,
@@ -143,7 +143,7 @@ def test_a_response_is_written_as_the_contract_shows(out: ResponseOut, expected:
     ],
 )
 def test_a_refusal_names_ids_as_the_command_did(
-    command: AckCommand, expected: tuple[object, ...]
+    command: DeliveryCommand, expected: tuple[object, ...]
 ) -> None:
     """One id for one, a list for a list."""
     error = not_in_flight_error(command, ["a"])

@@ -12,10 +12,10 @@ from gateway.errors import InvalidRequest
 from gateway.session import json_frames
 from gateway.session.command_errors import InvalidCommand
 from gateway.session.json_frames import (
-    AckCommand,
     AuthCommand,
     ClsCommand,
     Command,
+    DeliveryCommand,
     DpubCommand,
     ErrorOut,
     FinCommand,
@@ -213,7 +213,7 @@ def test_any_object_is_read(given_object: dict[str, object]) -> None:
         (FinCommand(ids=["a", "b"]), ["a", "b"]),
     ],
 )
-def test_an_answer_names_one_id_or_several(command: AckCommand, expected: list[str]) -> None:
+def test_an_answer_names_one_id_or_several(command: DeliveryCommand, expected: list[str]) -> None:
     """Both forms are the same to what follows."""
     assert expected == command.delivery_ids()
 
@@ -227,7 +227,7 @@ def test_an_answer_names_one_id_or_several(command: AckCommand, expected: list[s
         FinCommand(id="a", ids=[]),
     ],
 )
-def test_an_answer_without_clear_ids_is_refused(command: AckCommand) -> None:
+def test_an_answer_without_clear_ids_is_refused(command: DeliveryCommand) -> None:
     """None, an empty list and both forms at once say nothing that could be done."""
     with pytest.raises(InvalidRequest, match="FIN needs") as caught:
         command.delivery_ids()

@@ -194,7 +194,7 @@ class SocketModel(RuleBasedStateMachine):
         self.socket = ModelSocket(self.loop, self.options, self.carry_out, lambda: None)
         self.session = self.socket.session
         if start == "auth":
-            self.socket.tell(self.session.on_auth_required)
+            self.socket.tell(self.session.on_secret_missing)
         else:
             self.subscribe(None if start == "no topic" else len(channels) % 2 + 1)
         self.socket.tell(no_event)
@@ -394,10 +394,10 @@ class SocketModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_joined and not self.is_over and not self.is_trying_auth)
     @rule()
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Let an nsqd come that wants a secret."""
         if not self.options.has_secret:
-            self.socket.tell(self.session.on_auth_required)
+            self.socket.tell(self.session.on_secret_missing)
             self.settle()
 
     @precondition(lambda self: self.is_trying_auth and not self.is_over)
@@ -735,7 +735,7 @@ def test_what_is_read_together_is_late_together() -> None:
     model = SocketModel()
     channels = [(2.0, 0.0, 0.0), (2.0, 0.0, 0.0)]
     model.connect(kind="client", start="open", size=5, channels=channels, backlog=0, is_quick=False)
-    model.on_auth_required()
+    model.on_secret_missing()
     model.say_much()
     model.fill_up(frames=0)
     model.stall(frames=0, gap_s=9.0, size=245)

@@ -81,15 +81,15 @@ def test_a_close_waits_for_answers_and_a_drain_for_its_moment(
     expected: CloseReason | None,
 ) -> None:
     """A drain spreads its closes over time even when nothing is in flight."""
-    lifecycle.close_by(10.0, reason)
+    lifecycle.begin_close(10.0, reason)
 
     assert expected == lifecycle.closed_reason(is_open=is_open, now=now)
 
 
 def test_the_earlier_of_two_closes_holds(lifecycle: Lifecycle) -> None:
     """What was to be closed by then stays so."""
-    lifecycle.close_by(10.0, CloseReason.DRAINED)
-    lifecycle.close_by(60.0, CloseReason.DONE)
+    lifecycle.begin_close(10.0, CloseReason.DRAINED)
+    lifecycle.begin_close(60.0, CloseReason.DONE)
 
     assert 10.0 == lifecycle.due
 
@@ -102,7 +102,7 @@ def test_what_the_client_asks_for_is_its_own_close(
 ) -> None:
     """CLS in a drain, or a drain behind CLS: nothing waits for the drain's moment."""
     for reason in reasons:
-        lifecycle.close_by(10.0, reason)
+        lifecycle.begin_close(10.0, reason)
 
     assert (True, CloseReason.DONE) == (
         lifecycle.is_client_closing,
@@ -114,7 +114,7 @@ def test_the_gateway_wants_a_close_for_the_first_time_once(lifecycle: Lifecycle)
     """What the client asks for is not the gateway's wish."""
     reasons = (CloseReason.DONE, CloseReason.AGED, CloseReason.DRAINED, CloseReason.DONE)
 
-    assert [False, True, False, False] == [lifecycle.close_by(9.0, reason) for reason in reasons]
+    assert [False, True, False, False] == [lifecycle.begin_close(9.0, reason) for reason in reasons]
 
 
 def subscribe(lifecycle: Lifecycle) -> None:
@@ -122,9 +122,9 @@ def subscribe(lifecycle: Lifecycle) -> None:
     lifecycle.on_subscribed()
 
 
-def close_by(lifecycle: Lifecycle) -> None:
+def begin_close(lifecycle: Lifecycle) -> None:
     """CLS, a drain or an age."""
-    lifecycle.close_by(10.0, CloseReason.DRAINED)
+    lifecycle.begin_close(10.0, CloseReason.DRAINED)
 
 
 def end(lifecycle: Lifecycle) -> None:
@@ -135,8 +135,8 @@ def end(lifecycle: Lifecycle) -> None:
 STATES = {
     SessionState.OPENING: [],
     SessionState.SUBSCRIBED: [subscribe],
-    SessionState.CLOSE_WAIT: [subscribe, close_by],
-    SessionState.ENDED: [subscribe, close_by, end],
+    SessionState.CLOSE_WAIT: [subscribe, begin_close],
+    SessionState.ENDED: [subscribe, begin_close, end],
 }
 
 
@@ -154,7 +154,7 @@ STATES = {
             ],
         ),
         (
-            close_by,
+            begin_close,
             [
                 SessionState.CLOSE_WAIT,
                 SessionState.CLOSE_WAIT,

@@ -445,3 +445,17 @@ def test_a_deadline_counts_from_when_the_broker_may_have_sent_it() -> None:
 
     assert [(2_000, 1)] == [(each["deadline_ms"], int(each["id"][:16], 16)) for each in shown]
     assert {1: 1} == dict(session.in_flight_by_source())
+
+
+def test_deliveries_that_time_out_are_counted() -> None:
+    """Each once, all in the order of their ends."""
+    window = Window(10)
+    window.add(batch(timeout_s=10.0), messages(0xA, 0xB))
+    window.add(batch(timeout_s=20.0), messages(0xC))
+
+    counts = []
+    for now in (0.0, 10.0, 10.0, 20.0):
+        window.expire(now)
+        counts.append(window.timed_out)
+
+    assert [0, 2, 2, 3] == counts

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.errors import SettingsError, StartError
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.server.workers.supervisor import Supervisor
 from gateway.settings.fields import flag_name
 from gateway.settings.serve import ServeSettings
@@ -44,7 +44,7 @@ async def test_the_start_says_the_shared_address_and_how_many_workers_there_are(
 
 async def test_what_all_workers_tell_is_told_once() -> None:
     """Each worker reports the unreachable nsqd."""
-    with bind_tcp("test", FREE) as taken:
+    with listen_tcp("test", FREE) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     supervisor = Supervisor(settings(nsqd_tcp_address=address))
 
@@ -57,7 +57,7 @@ async def test_what_all_workers_tell_is_told_once() -> None:
 @pytest.mark.parametrize("name", ["listen", "management_listen", "broker_tcp_address"])
 async def test_an_address_that_is_taken_leaves_nothing_running(name: str) -> None:
     """The error comes before any worker starts, and the other ports are closed again."""
-    with bind_tcp("another", FREE) as taken:
+    with listen_tcp("another", FREE) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         supervisor = Supervisor(settings(**{name: address}))
 
@@ -66,7 +66,7 @@ async def test_an_address_that_is_taken_leaves_nothing_running(name: str) -> Non
                 await supervisor.start()
 
     for freed in {supervisor.address, supervisor.management_address} - {FREE, address}:
-        bind_tcp("again", freed).close()
+        listen_tcp("again", freed).close()
 
 
 @pytest.mark.parametrize("name", ["auth_secret_file", "admin_secret_file"])

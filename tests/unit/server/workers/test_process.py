@@ -12,7 +12,7 @@ import pytest
 from gateway.client.from_settings import NsqdAddresses
 from gateway.credentials import Secret
 from gateway.errors import StartError
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.server.workers.process import WorkerConfig, WorkerProcess
 from gateway.settings.serve import ServeSettings
 from tests.support.gateways.leaks import no_leaks
@@ -26,7 +26,7 @@ ORDER = WorkerConfig(worker=0, settings=SETTINGS, nsqds=NsqdAddresses((), ()))
 @asynccontextmanager
 async def started() -> AsyncIterator[WorkerProcess]:
     """Yield a running worker; afterwards end it, and check that nothing is left."""
-    with bind_tcp("test", "127.0.0.1:0") as listener:
+    with listen_tcp("test", "127.0.0.1:0") as listener:
         worker = await WorkerProcess.start(ORDER, listener)
         try:
             await worker.ready()
@@ -77,7 +77,7 @@ async def test_a_question_that_is_open_when_it_dies_is_answered_with_none() -> N
 
 async def test_one_that_ends_before_it_is_ready_is_a_failed_start() -> None:
     """`ready` raises StartError, and `wait` returns the exit status."""
-    with bind_tcp("test", "127.0.0.1:0") as listener:
+    with listen_tcp("test", "127.0.0.1:0") as listener:
         worker = await WorkerProcess.start(ORDER, listener)
         worker.kill()
 
@@ -93,7 +93,7 @@ async def test_a_process_that_cannot_be_had_is_a_failed_start(
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     async with no_leaks():
         with (
-            bind_tcp("test", "127.0.0.1:0") as listener,
+            listen_tcp("test", "127.0.0.1:0") as listener,
             pytest.raises(StartError, match=r"worker 0 cannot be started: .*No such file"),
         ):
             await WorkerProcess.start(ORDER, listener)

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.addresses import split_address
 from gateway.errors import StartError
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.server.workers.supervisor import SharedAddress
 
 CONNECTIONS = 64
@@ -53,11 +53,11 @@ def test_the_port_is_held_from_the_bind_on() -> None:
 
     socket.create_connection(split_address(shared.address)).close()
     with pytest.raises(StartError, match="Address already in use"):
-        bind_tcp("another", shared.address)
+        listen_tcp("another", shared.address)
     shared.close()
     shared.close()
 
-    bind_tcp("another", shared.address).close()
+    listen_tcp("another", shared.address).close()
 
 
 def test_two_do_not_share_their_address_by_mistake() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.aio import spawn
 from gateway.client.from_settings import NsqdAddresses
-from gateway.listener import bind_tcp
+from gateway.listener import listen_tcp
 from gateway.server.workers.process import WorkerChannel, WorkerConfig, config_message
 from gateway.server.workers.worker import DONE, FAILED, work
 from gateway.settings.serve import ServeSettings
@@ -27,7 +27,7 @@ async def worker(
 ) -> AsyncIterator[tuple[WorkerChannel, str, asyncio.Task[int]]]:
     """Yield the supervisor's end of the channel, the worker's address and its task."""
     ours, theirs = socket.socketpair()
-    listener = bind_tcp("test", "127.0.0.1:0")
+    listener = listen_tcp("test", "127.0.0.1:0")
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     supervisor = await WorkerChannel.open(ours)
     order = WorkerConfig(

@@ -72,7 +72,7 @@ class View:
         self.upstream.remove_source(source)
         self.told.append("lost")
 
-    def on_auth_required(self) -> None:
+    def on_secret_missing(self) -> None:
         """Keep it."""
         self.told.append("auth required")
 

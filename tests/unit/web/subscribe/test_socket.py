@@ -433,7 +433,7 @@ async def late(house: SubscriberFixture) -> tuple[FixtureSubscriber, RecordingWe
     """Return a socket that holds a message, and of whom a later broker wants a secret."""
     socket, web = await subscribed(house)
     socket.on_messages(1, [message(1)], now())
-    socket.on_auth_required()
+    socket.on_secret_missing()
     web.take()
     return socket, web
 

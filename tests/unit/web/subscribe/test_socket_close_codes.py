@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gateway.errors import BrokerRefused, LimitReached, NoBroker
 from gateway.session.types import CloseReason
 from gateway.web.errors import CloseCode
 from gateway.web.subscribe.socket import CLOSE_CODES, SubscribeError, explain_subscribe_error
+from tests.support.project import ROOT
 
 NO_BROKER_TEXT = "no nsqd is reachable; nothing was done, retry later"
 INTERNAL_TEXT = "internal error; see the gateway's log for this request id"
@@ -59,3 +62,11 @@ def test_every_reason_fits_into_a_close_frame() -> None:
 def test_why_there_is_no_subscription(error: Exception, expected: SubscribeError) -> None:
     """NSQ's own words, or the gateway's; addresses and bugs stay in the log."""
     assert expected == explain_subscribe_error(error)
+
+
+def test_the_codes_are_those_that_clients_are_told() -> None:
+    """The table of docs/websocket.md; programs compare with the numbers."""
+    table = (ROOT / "docs" / "websocket.md").read_text().partition("## Close codes")[2]
+    told = [int(code) for code in re.findall(r"^\| (\d{4}) \|", table, re.MULTILINE)]
+
+    assert sorted(CloseCode) == told

@@ -332,7 +332,7 @@ async def test_what_was_said_before_the_end_is_heard_where_it_is_read_in_time(
 
 async def test_frames_of_others_go_out_as_they_are(raw: RawWebSocket, handler: EchoHandler) -> None:
     """Several at once, shared by many sockets."""
-    handler.socket.send_frame(b"\x81\x01a\x81\x01b")
+    handler.socket.send_encoded(b"\x81\x01a\x81\x01b")
 
     assert [(TEXT, b"a"), (TEXT, b"b")] == [await raw.read_frame() for _ in range(2)]
 
@@ -394,7 +394,7 @@ async def test_nothing_goes_out_behind_the_end(raw: RawWebSocket, handler: EchoH
     socket = handler.socket
 
     socket.send(b"x")
-    socket.send_frame(b"\x81\x00")
+    socket.send_encoded(b"\x81\x00")
     socket.pause_reading()
     socket.resume_reading()
     socket.close(1000, "")
@@ -707,13 +707,13 @@ class SmallRoom(RecordingPublisher):
 
     LIMIT_BYTES = 200_000
 
-    def hold_arriving(self, size_bytes: int) -> None:
+    def reserve_arriving(self, size_bytes: int) -> None:
         """Count, or refuse."""
         if self.held_bytes + size_bytes > self.LIMIT_BYTES:
             raise Overloaded(
                 waiting_bytes=self.held_bytes, size_bytes=size_bytes, limit_bytes=self.LIMIT_BYTES
             )
-        super().hold_arriving(size_bytes)
+        super().reserve_arriving(size_bytes)
 
 
 @pytest.mark.parametrize("is_in_fragments", [False, True], ids=["frame", "fragments"])

@@ -24,7 +24,7 @@ Contents: TypeAlias = "deque[StoredMessage] | list[Deferred] | dict[bytes, Store
 """A queue, a heap of deferred messages, or the messages in flight."""
 
 
-class ReleaseQueue:
+class DiscardQueue:
     """The messages that were removed since the last `take_steps` and still occupy memory."""
 
     __slots__ = ("_memory", "_now", "_pending")
