@@ -79,6 +79,8 @@ RUN ["python", "-m", "pip", "uninstall", "--yes", "--root-user-action", "ignore"
 RUN ["useradd", "--uid", "10001", "--user-group", "--home-dir", "/tmp", "--no-create-home", \
      "--shell", "/usr/sbin/nologin", "nsq"]
 RUN ["mkdir", "-p", "/opt/spark/conf", "/opt/spark/work-dir"]
+# A new volume that is mounted here takes its owner from this folder.
+RUN ["install", "--directory", "--owner=10001", "--group=10001", "/data"]
 # A path for the main file of spark-submit that does not contain Python's version.
 RUN ["ln", "-s", "/opt/nsq-gateway/lib/python3.13/site-packages/pyspark_nsq", "/opt/pyspark_nsq"]
 
@@ -115,6 +117,8 @@ LABEL org.opencontainers.image.title="nsq-gateway" \
 
 # pip is part of the base image and not needed.
 RUN ["python", "-m", "pip", "uninstall", "--yes", "--root-user-action", "ignore", "pip"]
+# For the messages of the broker. A new volume that is mounted here takes its owner from this folder.
+RUN ["install", "--directory", "--owner=10001", "--group=10001", "/data"]
 
 COPY --from=build /opt/nsq-gateway /opt/nsq-gateway
 

@@ -11,13 +11,16 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# NSQ's own programs, which the embedded broker has to serve as nsqd does.
+NSQ_APPS := nsq_stat nsq_tail nsq_to_file nsq_to_nsq to_nsq
 # The programs that tests and benchmarks compare with. No C compiler, no other Go than the one here.
 WITNESSES := $(addprefix tools/bin/,nsqd nsqlookupd nsqd-1.2.1/nsqd nsqd-1.2.1/nsqlookupd nsqadmin go-nsq-consumer go-nsq-publisher \
-    toxiproxy-server go-socket-client)
+    go-nsq-client toxiproxy-server go-socket-client $(NSQ_APPS))
 # What looks at the chart and the image: two renderers' worth of Go, policies from PyPI.
 CHART_WITNESSES := $(addprefix tools/bin/,helm kube-score pod-security)
 # Programs of Node, each with what its lock file pins.
-NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs tools/bin/browser/package.json
+NODE_WITNESSES := tools/bin/asyncapi/validate.mjs tools/bin/node/client.mjs tools/bin/nsqjs/client.mjs \
+    tools/bin/browser/package.json
 # Writes and checks scripts, styles and pages; left out, aloud, where it is not installed.
 BIOME     := tools/bin/browser/node_modules/.bin/biome
 MARKDOWNLINT := tools/bin/browser/node_modules/.bin/markdownlint-cli2
@@ -47,7 +50,7 @@ except SystemExit as end:
 endef
 run: export SERVE_PROGRAM := $(SERVE_PROGRAM)
 run: $(VENV)/.run ## start the gateway in the foreground (ARGS="--flag value"); Ctrl-C stops it
-	@exec $(BIN)/python -c "$$SERVE_PROGRAM" serve $(ARGS)
+	@exec $(BIN)/python -c "$$SERVE_PROGRAM" serve --broker-data-path data $(ARGS)
 
 setup: $(VENV)/.dev ## create or complete .venv with all dependencies of tests and checks
 
@@ -61,6 +64,9 @@ TEST_LIMIT_S ?= 600
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --timeout $(TEST_LIMIT_S)
 QUICK_WITNESSES := tools/bin/nsqd tools/bin/nsqlookupd
 LATER_TIERS := tests/witness tests/browser tests/spark tests/chart verification
+
+# Where images set it, each worker would compile all tests anew in each run.
+unexport PYTHONDONTWRITEBYTECODE
 
 # These tests often wait, so that a core has time for more than one worker.
 QUICK_WORKERS := $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
@@ -243,7 +249,7 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 
 # ---- The witnesses ---------------------------------------------------------------------------
 
-tools/bin/nsqd tools/bin/nsqlookupd tools/bin/nsqadmin tools/bin/nsq_to_file: tools/go.mod tools/go.sum
+$(addprefix tools/bin/,nsqd nsqlookupd nsqadmin $(NSQ_APPS)): tools/go.mod tools/go.sum
 	cd tools && $(GO_BUILD) -o bin/$(@F) github.com/nsqio/nsq/apps/$(@F)
 
 # The version before, a module of its own for the same reason as below.
@@ -284,6 +290,11 @@ tools/bin/checkov: requirements/checkov.txt
 	@touch tools/bin/checkov-venv/bin/checkov
 
 tools/bin/node/client.mjs: $(addprefix tools/node-clients/,client.mjs package.json package-lock.json .npmrc)
+	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
+	cd $(@D) && $(NPM_CI)
+	@touch $@
+
+tools/bin/nsqjs/client.mjs: $(addprefix tools/nsqjs/,client.mjs package.json package-lock.json .npmrc)
 	rm -rf $(@D) && mkdir -p $(@D) && cp $^ $(@D)
 	cd $(@D) && $(NPM_CI)
 	@touch $@
@@ -375,7 +386,9 @@ spark-classes: setup
 # ---- Upkeep ----------------------------------------------------------------------------------
 
 # One list serves Python 3.11 and later on every platform. The others take their versions from dev.txt.
-LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.11 \
+# Extras stay in the lists: without them, an older pip looks for "coverage[toml]" beside the pin, and
+# refuses a release that is newer than it.
+LOCK_FREE := .venv-lock/bin/uv pip compile --quiet --universal --no-strip-extras --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command 'make lock'
 LOCK := $(LOCK_FREE) --group build
 # Each release of Delta is for some releases of Spark: this one brings Spark 4.2 (docs/pipeline-delta.md).

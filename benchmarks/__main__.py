@@ -9,6 +9,7 @@ import platform
 import time
 
 from benchmarks import (
+    access,
     broker,
     client,
     console,
@@ -21,12 +22,13 @@ from benchmarks import (
     overload,
     pipeline,
     publish,
+    stores,
     stuck,
     tail,
     viewers,
     workers,
 )
-from benchmarks.harness import ROOT, WITNESSES
+from benchmarks.harness import RESULTS, ROOT, WITNESSES
 from benchmarks.table import HEAD
 
 BENCHMARKS = {
@@ -42,12 +44,13 @@ BENCHMARKS = {
     "memory": memory.plan,
     "operation": operation.plan,
     "observed": observed.plan,
+    "access": access.plan,
     "broker": broker.plan,
+    "stores": stores.plan,
     "client": client.plan,
     "console": console.plan,
     "pipeline": pipeline.plan,
 }
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WITNESSES = ROOT / "tools" / "bin"
+RESULTS = ROOT / "benchmarks" / "results"
+"""Ignored by git: results, and what brokers keep meanwhile."""
 
 MEM_QUEUE_MESSAGES = 2_000_000
 """Large enough to keep a backlog in memory: disks are not measured."""
@@ -168,13 +170,14 @@ def _wait_until_ready(management: str) -> None:
 
 
 @contextlib.contextmanager
-def embedded_broker() -> Iterator[Server]:
-    """Run the embedded broker alone."""
+def embedded_broker(data_path: Path | None = None) -> Iterator[Server]:
+    """Run the embedded broker alone; in memory without a *data_path*."""
     tcp, http_port = free_port(), free_port()
     arguments = [
         *(sys.executable, "-m", "gateway", "broker", "--log-level=warning"),
         f"--tcp-address=127.0.0.1:{tcp}",
         f"--http-address=127.0.0.1:{http_port}",
+        *([f"--data-path={data_path}"] if data_path else []),
     ]
     with run_server(arguments, ports=[tcp, http_port]) as pid:
         yield Server(pid, f"127.0.0.1:{tcp}", f"127.0.0.1:{http_port}")

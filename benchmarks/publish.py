@@ -38,6 +38,8 @@ class Load:
     lines: int = 1
     goal: float | None = None
     """Lowest acceptable ratio to nsqd's rate."""
+    token: str | None = None
+    """The Bearer token of each request; None for none."""
 
     @property
     def name(self) -> str:
@@ -49,7 +51,9 @@ class Load:
         """Return the script for wrk, which builds the request once and repeats it."""
         line = "x" * self.body_bytes
         body = f'string.rep("{line}\\n", {self.lines})' if self.lines > 1 else f'"{line}"'
-        return f'wrk.method = "POST"\nwrk.body = {body}\n'
+        header = "" if self.token is None else f"Bearer {self.token}"
+        headers = f'wrk.headers["Authorization"] = "{header}"\n' if header else ""
+        return f'wrk.method = "POST"\nwrk.body = {body}\n{headers}'
 
 
 LOADS = (

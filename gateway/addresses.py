@@ -1,4 +1,4 @@
-"""Addresses of the form ``host:port``, and protection against DNS rebinding."""
+"""Addresses of listeners and servers, and protection against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_path(address: str) -> bool:
+    """Return whether *address* is the path of a Unix socket, and not host:port."""
+    return "/" in address
+
+
 def has_loopback_host(address: str) -> bool:
     """
     Return whether the host of *address* (host:port) is a loopback address.
@@ -78,10 +83,11 @@ class TrustedHosts:
         """
         Accept *names* and this machine's host name in addition to the safe hosts.
 
-        *listen* is the host:port of the listener. Error texts suggest *flag*, the setting that adds
-        names; "" if there is none.
+        *listen* is the host:port of the listener, or the path of its Unix socket, where a proxy may
+        have kept any name. Error texts suggest *flag*, the setting that adds names; "" if there is
+        none.
         """
-        self._is_strict = has_loopback_host(listen)
+        self._is_strict = not is_path(listen) and has_loopback_host(listen)
         self._allowed = "use an IP address, localhost or a name without a dot"
         if flag:
             self._allowed += f", or add the name with {flag}"

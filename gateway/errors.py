@@ -5,10 +5,14 @@ GatewayError
 ├─ SettingsError          a setting is missing or out of range (name, value, allowed range)
 │  └─ SettingRefused      a setting is unknown, or conflicts with another one
 ├─ StartError             a service could not start (port in use, no such address)
+├─ StoreDamaged           the broker's store has content that was not written so
+├─ StoreFailed            the broker's store could not be read or written
 ├─ InvalidRequest         the request is invalid; token as in nsqd (MISSING_ARG_TOPIC, …)
 ├─ RowRefused             a row of a DataFrame cannot be published
 ├─ Forbidden              the caller is not allowed to do this
 ├─ AuthRequired           a secret is required, and the caller sent none
+├─ CredentialRefused      the caller's token or API key is not valid, for whatever reason
+├─ PermissionDenied       the access file does not grant this to the caller
 ├─ RequestTimeout         a request was not received completely in time
 ├─ HeadersTooLarge        the headers, or the trailers, exceed their size limit
 │  └─ TooManyHeaders      there are too many headers, or items in one of them
@@ -75,6 +79,14 @@ class StartError(GatewayError):
     """A service could not start; the text says why, and what to do."""
 
 
+class StoreDamaged(GatewayError):
+    """The broker's store has content that was not written so; the text says what is lost."""
+
+
+class StoreFailed(GatewayError):
+    """The broker's store could not be read or written; the text is the system's reason."""
+
+
 class InvalidRequest(GatewayError):
     """
     A request is invalid.
@@ -104,6 +116,23 @@ class Forbidden(GatewayError):
 
 class AuthRequired(GatewayError):
     """A secret is required, and the caller sent none; nothing was done."""
+
+
+class CredentialRefused(GatewayError):
+    """
+    The caller's token or API key is not valid.
+
+    The text is the same for every reason, since callers may see it. *reason* is for the log: it has
+    no part of the token.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the token or key is not valid here, or no longer; nothing was done")
+        self.reason = reason
+
+
+class PermissionDenied(GatewayError):
+    """The access file does not grant this to the caller; the text says what is missing."""
 
 
 class RequestTimeout(GatewayError):

@@ -17,11 +17,12 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from gateway.addresses import join_address, split_address
+from gateway.addresses import is_path, join_address, split_address
 from gateway.aio import spawn
 from gateway.errors import StartError
 from gateway.open_files import handshakes_limit
@@ -50,6 +51,8 @@ class _Server(uvicorn.Server):
         """Start to accept connections on *sockets*, and set `is_listening`."""
         if self.config.is_ssl:
             await self._startup_with_tls(sockets or [])
+        elif sockets and sockets[0].family == socket.AF_UNIX:
+            await self._startup_on_paths(sockets)
         else:
             await super().startup(sockets)
         self.is_listening.set()
@@ -58,19 +61,24 @@ class _Server(uvicorn.Server):
         """Start as uvicorn does, but with `TlsServer` in place of asyncio's TLS server."""
         config = self.config
         await self.lifespan.startup()
-
-        def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg] # a class or a partial
-                config=config, server_state=self.server_state, app_state=self.lifespan.state
-            )
-
         assert config.ssl is not None  # noqa: S101 - is_ssl was checked
         limit = handshakes_limit()
         self.servers = [
-            TlsServer(each, config.ssl, protocol, limit=limit)  # type: ignore[misc] # has what uvicorn calls
+            TlsServer(each, config.ssl, self._new_protocol, limit=limit)  # type: ignore[misc] # has what uvicorn calls
             for each in sockets
         ]
         self.started = True
+
+    async def _startup_on_paths(self, sockets: list[socket.socket]) -> None:
+        """Start as uvicorn does, on Unix sockets: it takes every socket for one of TCP."""
+        await self.lifespan.startup()
+        self.servers = [await start_server(each, self._new_protocol) for each in sockets]
+        self.started = True
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg] # a class or a partial
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 class HttpListener:
@@ -81,7 +89,7 @@ class HttpListener:
 
     Args:
         name: Name for error texts, with the flag of the address, as in "the gateway (--listen)".
-        address: host:port.
+        address: host:port, or the path of a Unix socket.
         grace_s: Time that `stop` waits for responses in progress.
         certificate: Certificate for TLS; None: no TLS.
         options: Options of uvicorn, which override the defaults here.
@@ -107,7 +115,7 @@ class HttpListener:
         self.aborted_requests = 0
         """Requests aborted before their response was complete."""
         self.address = address
-        """host:port; after `bind` with the port that the system chose for port 0."""
+        """host:port or path; after `bind` with the port that the system chose for port 0."""
 
     def bind(self) -> None:
         """
@@ -116,13 +124,12 @@ class HttpListener:
         Raises:
             StartError: The address is in use, or not one of this machine.
         """
-        self.adopt_socket(listen_tcp(self._name, self._requested_address))
+        self.adopt_socket(listen(self._name, self._requested_address))
 
     def adopt_socket(self, listener: socket.socket) -> None:
         """Serve on *listener*, a listening socket, instead of calling `bind`; `stop` closes it."""
         self._socket = listener
-        host, port = listener.getsockname()[:2]
-        self.address = join_address(host, port)
+        self.address = bound_address(listener)
 
     async def start(self, app: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own types
         """
@@ -176,6 +183,8 @@ class HttpListener:
             await self._task
         elif self._socket is not None:
             self._socket.close()
+        if self._socket is not None:
+            remove_socket_file(self.address)
 
     def abort(self) -> None:
         """
@@ -217,6 +226,67 @@ def _open_requests(connection: object) -> int:
     return int(cycle is not None and not cycle.response_complete)
 
 
+def bound_address(listener: socket.socket) -> str:
+    """Return the address of *listener*: host:port, or the path of a Unix socket."""
+    name = listener.getsockname()
+    return name if isinstance(name, str) else join_address(*name[:2])
+
+
+def listen(name: str, address: str) -> socket.socket:
+    """
+    Return a socket that listens on *address*, host:port or a path; error texts call it *name*.
+
+    Raises:
+        StartError: Listening failed; the text says why, and what to do.
+    """
+    return _listen_on_path(name, address) if is_path(address) else listen_tcp(name, address)
+
+
+async def start_server(
+    listener: socket.socket, protocol: Callable[[], asyncio.Protocol]
+) -> asyncio.Server:
+    """Accept connections on *listener*; *protocol* creates the protocol of each."""
+    loop = asyncio.get_running_loop()
+    if listener.family == socket.AF_UNIX:
+        return await loop.create_unix_server(protocol, sock=listener, backlog=_BACKLOG)
+    return await loop.create_server(protocol, sock=listener, backlog=_BACKLOG)
+
+
+def _listen_on_path(name: str, path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.settimeout(0)
+        if _is_stale(path):
+            remove_socket_file(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            f"{name} cannot listen on {path}: {error.strerror or error}; "
+            "stop the process that listens there, or use another path"
+        ) from error
+    return listener
+
+
+def _is_stale(path: str) -> bool:
+    """Return whether *path* is the socket of a process that was killed: nobody listens there."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def remove_socket_file(address: str) -> None:
+    """Remove the file of a Unix socket that is closed; do nothing if *address* is host:port."""
+    if is_path(address):
+        Path(address).unlink(missing_ok=True)
+
+
 def listen_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.socket:
     """
     Return a socket that listens on *address*; error texts call it *name*.
@@ -233,7 +303,9 @@ def listen_tcp(name: str, address: str, *, shares_port: bool = False) -> socket.
             # Not resolved: `has_loopback_host` takes localhost for loopback, without access checks.
             host = "127.0.0.1"
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol, which accepted sockets inherit: without it, asyncio's own loop does not set
+        # TCP_NODELAY, and a response of two writes waits for the client's delayed ACK.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except (ValueError, OSError) as error:
         raise StartError(f"{name} cannot listen on {address}: {error}") from error
     try:

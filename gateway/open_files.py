@@ -31,6 +31,8 @@ _CHECK_INTERVAL_S = 1.0
 _LOG_INTERVAL_S = 60.0
 _MAX_HANDSHAKES = 512
 """Each takes about 50 KiB."""
+MAX_AUTH_CONNECTIONS = 256
+"""Maximum connections of nsqds to the auth server, each for one request of milliseconds."""
 _NO_FILE = (errno.EMFILE, errno.ENFILE)
 """The limit of the process, and of the whole system."""
 
@@ -94,10 +96,18 @@ def _raised_limit() -> int:
 
 def handshakes_limit() -> int:
     """Return how many TLS handshakes may run at once, a sixteenth of the limit of open files."""
+    return _small_share(_MAX_HANDSHAKES)
+
+
+def auth_connections_limit() -> int:
+    """Return how many connections to the auth server may be open, a sixteenth at most."""
+    return _small_share(MAX_AUTH_CONNECTIONS)
+
+
+def _small_share(most: int) -> int:
+    """Return a sixteenth of the limit of open files, at least 1 and at most *most*."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return _MAX_HANDSHAKES
-    return max(1, min(_MAX_HANDSHAKES, limit // 16))
+    return most if limit == resource.RLIM_INFINITY else max(1, min(most, limit // 16))
 
 
 class ClientFiles(NamedTuple):
@@ -120,13 +130,13 @@ class OpenFilesBudget:
 
     Args:
         limit: Limit of open files of this process; infinity for none.
-        publishing: Files reserved for publishing connections to nsqd.
+        reserved: Files for publishing connections to nsqd, and for the auth server.
     """
 
-    def __init__(self, limit: float = math.inf, *, publishing: int = 0) -> None:
+    def __init__(self, limit: float = math.inf, *, reserved: int = 0) -> None:
         # With a very low limit the process keeps two fifths, so that clients get a share.
         own = min(OWN_FILES, limit * 2 / 5)
-        self.clients_limit = max(1.0, limit - own - publishing)
+        self.clients_limit = max(1.0, limit - own - reserved)
         """Limit for all clients."""
         self.sockets_limit = self.clients_limit * 3 / 4
         """Limit for WebSockets, their nsqd connections included."""

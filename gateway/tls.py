@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import ssl
-import stat
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from gateway.errors import SettingsError
+from gateway.files import FileFingerprint, FileUnusable, file_fingerprint, read_small_file
 from gateway.telemetry import gauge, get_logger
 
 TlsVersion: TypeAlias = Literal["tls1.0", "tls1.1", "tls1.2", "tls1.3"]
@@ -34,21 +34,6 @@ MIN_VERSIONS: dict[str, ssl.TLSVersion] = dict(zip(get_args(TlsVersion), _VERSIO
 """Minimum versions for `ssl.SSLContext`, by their names in nsqd."""
 
 
-FileFingerprint: TypeAlias = tuple[int, int, int, int]
-"""Device, inode, modification time in ns, and size of a file; zeros if there is none."""
-
-
-def file_fingerprint(path: str | None) -> FileFingerprint:
-    """Return the fingerprint of the file at *path*, following symbolic links."""
-    try:
-        found = Path(path).stat() if path else None
-    except (OSError, ValueError):
-        found = None
-    if found is None:
-        return 0, 0, 0, 0
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-
-
 logger = get_logger()
 
 CHECK_INTERVAL_S = 5.0
@@ -59,8 +44,6 @@ _EXPIRY = gauge(
     "Expiry of a certificate, in seconds since 1970, by use: listener or nsqd.",
     ["use"],
 )
-_MAX_FILE_BYTES = 1_048_576
-"""Maximum size of a PEM file; a certificate chain has a few thousand bytes."""
 _SEQUENCE, _UTC_TIME, _EXPLICIT_VERSION = 0x30, 0x17, 0xA0
 
 
@@ -69,15 +52,26 @@ class Certificate:
     The certificate and private key of a listener, reloaded when their PEM files change.
 
     Renewals are recognized whether the file is overwritten, replaced, or behind a symbolic link to
-    another folder, as for Secrets in Kubernetes.
+    another folder, as for Secrets in Kubernetes. *alpn* are the protocols that listeners offer;
+    *configure* is called with each new context, for example to ask for client certificates.
     """
 
-    def __init__(self, cert_file: str, key_file: str, *, min_version: str = "tls1.2") -> None:
-        self.context = _new_context(min_version)
+    def __init__(
+        self,
+        cert_file: str,
+        key_file: str,
+        *,
+        min_version: str = "tls1.2",
+        alpn: Sequence[str] = ("http/1.1",),
+        configure: Callable[[ssl.SSLContext], None] = lambda _context: None,
+    ) -> None:
+        self._min_version = min_version
+        self._alpn = alpn
+        self._configure = configure
+        self.context = self._new_context()
         """Context for a listener; each handshake uses the newest certificate."""
         self.context.sni_callback = self._on_client_hello
         self._files = cert_file, key_file
-        self._min_version = min_version
         self._current = self.context
         self._loaded_files: tuple[FileFingerprint, ...] | None = None
         """Fingerprints of the files in use."""
@@ -117,7 +111,7 @@ class Certificate:
         expires_at = _expiry_in("--tls-cert", cert_file)
         _bytes_of("--tls-key", key_file)
         # A new context each time: if the files are invalid, the one in use is not affected.
-        context = _new_context(self._min_version)
+        context = self._new_context()
         try:
             # Without a password callback OpenSSL prompts for a passphrase on the terminal.
             context.load_cert_chain(cert_file, key_file, password=lambda: "")
@@ -161,6 +155,19 @@ class Certificate:
         """Use the newest certificate for this handshake; OpenSSL calls this in every handshake."""
         connection.context = self._current
 
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with warnings.catch_warnings():
+            # The ssl module warns of TLS 1.0 and 1.1; whoever asks for them means it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = MIN_VERSIONS[self._min_version]
+        if self._alpn:
+            context.set_alpn_protocols(self._alpn)
+        # Renegotiation lets a client cause expensive handshakes again and again.
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        self._configure(context)
+        return context
+
     def _fingerprints(self) -> tuple[FileFingerprint, ...]:
         return tuple(map(file_fingerprint, self._files))
 
@@ -187,33 +194,12 @@ def export_certificate_expiry(use: str, cert_file: str) -> None:
     _EXPIRY.labels(use).set_function(now)
 
 
-def _new_context(min_version: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = MIN_VERSIONS[min_version]
-    context.set_alpn_protocols(["http/1.1"])
-    # Renegotiation lets a client cause expensive handshakes again and again.
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
-
-
 def _bytes_of(name: str, path: str) -> bytes:
-    """
-    Return the contents of the file at *path*; errors call it *name*.
-
-    Raises:
-        SettingsError: The file is unreadable, not a regular file, or too large: a FIFO or a huge
-            file would block the event loop.
-    """
+    """Return the contents of the file at *path*; errors (SettingsError) call it *name*."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - follows symbolic links
-        if not stat.S_ISREG(found.st_mode):
-            raise _unusable(name, path, "it is not a regular file")
-        if found.st_size > _MAX_FILE_BYTES:
-            what = f"it has {found.st_size} bytes; limit {_MAX_FILE_BYTES} bytes"
-            raise _unusable(name, path, what)
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise _unusable(name, path, getattr(error, "strerror", None) or error) from error
+        return read_small_file(path)
+    except FileUnusable as error:
+        raise _unusable(name, path, error) from error
 
 
 def _expiry_in(name: str, path: str) -> float:

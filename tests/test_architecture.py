@@ -18,9 +18,10 @@ PURE_FOLDERS = ("protocol/", "session/")
 PURE_FILES = """
 client/backoff client/batch client/deliveries client/error_cache client/nsqd_answers
 client/nsqd_node client/rdy client/send_time
-broker/channel broker/client broker/consumer broker/handler broker/message broker/discard_queue
-broker/scheduler broker/stats broker/topics
-web/admin/merge cli/pub_input cli/retry token_bucket
+broker/channel broker/client broker/consumer broker/handler broker/message broker/message_log
+broker/discard_queue broker/scheduler broker/stats broker/topics
+access/policy access/rights access/tokens access/toml_lines
+web/admin/merge cli/cluster_stats cli/pub_input cli/retry token_bucket
 pipeline/backlog pipeline/pending_batches pipeline/sink_rows pipeline/spool/records
 """
 IMPURE = re.compile(

@@ -13,7 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gateway.cli.options import format_value  # noqa: E402 - the path comes first
-from gateway.settings.commands import HealthSettings, PubSettings, SubSettings  # noqa: E402
+from gateway.settings.broker import IGNORED, BrokerSettings  # noqa: E402
+from gateway.settings.commands import (  # noqa: E402
+    HealthSettings,
+    OperateSettings,
+    PubSettings,
+    SubSettings,
+)
 from gateway.settings.fields import Settings, environment_name, flag_name  # noqa: E402
 from gateway.settings.nsqd import NsqdSettings  # noqa: E402
 from gateway.settings.pipeline import (  # noqa: E402  # noqa: E402
@@ -28,7 +34,7 @@ from gateway.settings.pipeline import (  # noqa: E402  # noqa: E402
     StreamJobSettings,
     VacuumSettings,
 )
-from gateway.settings.serve import BrokerSettings, ServeSettings  # noqa: E402
+from gateway.settings.serve import ServeSettings  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 
@@ -95,8 +101,9 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
         "Access",
         "See [AUTH](websocket.md#auth) and [SECURITY.md](../SECURITY.md).",
         (
-            "insecure require_auth auth_anonymous auth_recheck_s admin_secret_file allow_origin "
-            "max_secrets max_sockets_per_secret"
+            "access_file nsqd_auth auth_listen jwks_refresh_s jwks_max_stale_s insecure "
+            "require_auth auth_anonymous auth_recheck_s admin_secret_file allow_origin max_secrets "
+            "max_sockets_per_secret"
         ),
     ),
     (
@@ -125,7 +132,10 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
     (
         "Metrics and traces",
         "See [Metrics](metrics.md) and [Traces](tracing.md).",
-        "metrics_topics_limit tracing tracing_sample_ratio",
+        (
+            "metrics_topics_limit broker_metrics broker_metrics_interval_s broker_metrics_limit "
+            "tracing tracing_sample_ratio"
+        ),
     ),
     (
         "The limits of nsqd",
@@ -135,7 +145,7 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
     (
         "The embedded broker",
         "It is started if no address of nsqd or nsqlookupd is set.",
-        "embedded_broker broker_tcp_address broker_http_address",
+        "embedded_broker broker_tcp_address broker_http_address broker_data_path",
     ),
 )
 
@@ -163,6 +173,46 @@ _NSQD: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
+_BROKER: tuple[tuple[str, str, str], ...] = (
+    (
+        "Messages on disk, addresses, nsqlookupd",
+        "The names are nsqd's. See [The broker](broker.md).",
+        (
+            "data_path tcp_address http_address https_address broadcast_address broadcast_tcp_port "
+            "broadcast_http_port lookupd_tcp_address http_client_connect_timeout "
+            "http_client_request_timeout"
+        ),
+    ),
+    (
+        "TLS, compression and AUTH",
+        "",
+        (
+            "tls_cert tls_key tls_required tls_min_version tls_client_auth_policy tls_root_ca_file "
+            "snappy deflate max_deflate_level auth_http_address auth_http_request_method"
+        ),
+    ),
+    (
+        "Messages and clients",
+        "",
+        (
+            "max_msg_size max_body_size max_req_timeout msg_timeout max_msg_timeout max_rdy_count "
+            "mem_queue_size max_memory_bytes max_connections max_channel_consumers "
+            "max_heartbeat_interval output_buffer_timeout min_output_buffer_timeout "
+            "max_output_buffer_timeout max_output_buffer_size node_id"
+        ),
+    ),
+    (
+        "Percentiles in /stats",
+        "",
+        "e2e_processing_latency_percentile e2e_processing_latency_window_time",
+    ),
+    (
+        "Options of nsqd without effect",
+        "They are accepted, so that a command line of nsqd works; the log has a warning.",
+        " ".join(IGNORED),
+    ),
+)
+
 _SHARED = (
     "Settings of `serve`, `pub`, `sub`, the jobs and the format `nsq` of Spark. With `--url`, only "
     "the secret applies."
@@ -177,8 +227,19 @@ SECTIONS: tuple[Section, ...] = (
     Section("Logs", "Settings of every command. `pub` and `sub` default to warning.", Settings),
     Section("`pub`", "See [`pub`](pub.md).", PubSettings, (), (NsqdSettings, Settings), "pub"),
     Section("`sub`", "", SubSettings, (), (NsqdSettings, Settings), "sub"),
+    Section(
+        "`topics`, `channels`, `nodes`, `stats`, `create`, `pause`, `unpause`, `empty`, `delete`",
+        "See [Operate from the command line](operate.md). `tail` has the settings of `sub`.",
+        OperateSettings,
+        (),
+        (Settings,),
+        "operate",
+    ),
     Section("`health`", "", HealthSettings, (), (Settings,), "health"),
-    Section("`broker`", "The names are nsqd's.", BrokerSettings, (), (Settings,), "broker"),
+    *(
+        Section(f"`broker`: {title}", text, BrokerSettings, tuple(names.split()), (), "broker")
+        for title, text, names in _BROKER
+    ),
     Section(
         "Spark: the source",
         "Options of [the format `nsq`](pipeline-format.md) (as `maxInFlight`), and flags of the "

@@ -13,12 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.dashboards.operations import OPERATIONS  # noqa: E402 - the path comes first
+from tools.dashboards.brokers import BROKERS  # noqa: E402 - the path comes first
+from tools.dashboards.operations import OPERATIONS  # noqa: E402
 from tools.dashboards.overview import OVERVIEW  # noqa: E402
 from tools.dashboards.panels import Dashboard, grafana  # noqa: E402
 
 FOLDER = ROOT / "helm" / "dashboards"
-DASHBOARDS = (OVERVIEW, OPERATIONS)
+DASHBOARDS = (OVERVIEW, OPERATIONS, BROKERS)
 
 
 def path_of(dashboard: Dashboard) -> Path:

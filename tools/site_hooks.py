@@ -27,6 +27,7 @@ PAGES_ELSEWHERE = (
     "benchmarks/README.md",
     "examples/README.md",
     "helm/README.md",
+    "tests/COVERAGE.md",
     "tests/TRACEABILITY.md",
 )
 """Documents outside docs/ that the site has."""

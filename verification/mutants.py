@@ -5,9 +5,9 @@ Count how many random faults in the code the tests find (mutation testing).
 and web. Each is written into a copy of the project, never into the working tree. Tests run until
 one fails: first those in the mirrored files (gateway/client/rdy.py: tests/unit/client/test_rdy*.py)
 that run the line, then the others of tests/unit that run it, at last the files of tests/e2e for the
-folder. A mutant that passes them all has survived, also one whose line no test runs. Tests that
-need nsqd are left out. A test that exceeds its time limit has failed; a pytest that ends twice
-without naming a test leaves the mutant undecided.
+folder, and those of tests/witness where nsqd is there. A mutant that passes them all has survived,
+also one whose line no test runs. A test that exceeds its time limit has failed; a pytest that ends
+twice without naming a test leaves the mutant undecided.
 
 A first run of tests/unit finds which test runs which line; `--map` keeps the result. The last lines
 name each survivor, to be tried again with `--only` after a test is added.
@@ -65,8 +65,13 @@ E2E = {
     ),
     "gateway/client": ("client", "test_broker_outage.py", "test_delivery.py"),
     "gateway/web": ("test_caller_identity.py", "test_http_errors.py", "test_openapi.py"),
-    "gateway/web/admin": ("test_admin_wiring.py",),
-    "gateway/web/http": ("test_browser_publish.py", "test_contract.py", "test_http_errors.py"),
+    "gateway/web/admin": ("test_admin_wiring.py", "test_openapi.py"),
+    "gateway/web/http": (
+        "test_browser_publish.py",
+        "test_contract.py",
+        "test_http_errors.py",
+        "test_tracing.py",
+    ),
     "gateway/web/site": ("web/site", "test_static_pages.py"),
     "gateway/web/subscribe": (
         "test_channel_sharing.py",
@@ -76,6 +81,12 @@ E2E = {
         "test_slow_reader.py",
     ),
     "gateway/web/websocket": ("rfc6455", "test_delivery.py"),
+}
+# Those beside nsqd.
+WITNESS = {
+    "gateway/protocol": ("protocol", "client"),
+    "gateway/client": ("client", "test_auth.py", "test_discovery.py"),
+    "gateway/web/http": ("test_http_promises.py",),
 }
 
 
@@ -420,7 +431,11 @@ class CoverageMap:
         if mutant.at_import or any("" in lines.get(line, ()) for line in wanted):
             wanted = range(1, max(lines, default=0) + 1)
         found = set().union(*(lines.get(line, ()) for line in wanted))
-        return {test for test in found if self.durations.get(test) is not None}
+        return found & self.passing()
+
+    def passing(self) -> set[str]:
+        """Return the tests that pass without a mutant."""
+        return {test for test, duration_s in self.durations.items() if duration_s is not None}
 
     def _tests_by_line(self, path: str) -> dict[int, set[str]]:
         if path not in self._tests:
@@ -480,6 +495,8 @@ class Copy:
             target.parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / name).is_file():
                 shutil.copy2(ROOT / name, target)
+        if (ROOT / "tools" / "bin").exists():
+            (self.root / "tools" / "bin").symlink_to(ROOT / "tools" / "bin")
         self._plan = folder / "plan.json"
 
     def measure(self, folder: Path) -> None:
@@ -519,9 +536,13 @@ class Copy:
         if not stage.files:
             return "", ""
         self._plan.write_text(json.dumps(stage.plan))
-        command = ["-x", f"--timeout={stage.test_limit_s}", "-m", "not nsqd", *stage.files]
+        marked = "nsqd" if stage.name == "witness" else "not nsqd"
+        command = ["-x", f"--timeout={stage.test_limit_s}", "-m", marked, *stage.files]
         status, output = self._pytest(
-            command, {"MUTANTS_PLAN": str(self._plan)}, START_S + 4 * stage.duration_s
+            command,
+            {"MUTANTS_PLAN": str(self._plan)},
+            # Longer than one test may take: pytest has to name the test that does not end.
+            START_S + stage.test_limit_s + 4 * stage.duration_s,
         )
         if status in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             return "", ""
@@ -607,7 +628,9 @@ def unit_stages(root: Path, mutant: Mutant, tests: CoverageMap, limit_s: float) 
     covering = tests.tests_of(mutant)
     known = sorted(tests.durations)
     stages = []
-    first = {test for test in covering if test.partition("::")[0] in mirrored}
+    # What runs at import, say a default, is noticed by tests that run no line of the module.
+    mirroring = {test for test in tests.passing() if test.partition("::")[0] in mirrored}
+    first = mirroring if mutant.at_import else covering & mirroring
     folder = Path("tests/unit", Path(mutant.path).parent.relative_to("gateway")).as_posix() + "/"
     second = {test for test in covering - first if test.startswith(folder)}
     for name, files, chosen in (
@@ -628,6 +651,17 @@ def e2e_stage(mutant: Mutant) -> Stage:
     mirrored = mirrored_files(ROOT, mutant.path, "e2e")
     files = [*mirrored, *(f"tests/e2e/{name}" for name in E2E[folder])]
     return Stage("e2e", files, None, 120.0, E2E_TEST_LIMIT_S)
+
+
+def witness_stage(mutant: Mutant) -> Stage:
+    """Return the tests beside nsqd for the folder of the mutant."""
+    files = [
+        f"tests/witness/{name}"
+        for folder, names in WITNESS.items()
+        if mutant.path.startswith(folder + "/")
+        for name in names
+    ]
+    return Stage("witness", files, None, 120.0, E2E_TEST_LIMIT_S)
 
 
 # ---- Inside pytest -----------------------------------------------------------------------------
@@ -761,8 +795,9 @@ def main() -> None:
         stages = [unit_stages(copy.root, each, tests, arguments.limit_s) for each in mutants]
         left = dict(try_all(copy, mutants, stages))
         if left and not arguments.no_e2e:
-            say(f"{len(left)} pass tests/unit; running tests/e2e ...")
-            left = dict(try_all(copy, list(left), [[e2e_stage(each)] for each in left]))
+            say(f"{len(left)} pass tests/unit; running tests/e2e and tests/witness ...")
+            later = [[witness_stage(each), e2e_stage(each)] for each in left]
+            left = dict(try_all(copy, list(left), later))
     for mutant, verdict in left.items():
         say(f"\n{mutant.name} {verdict}\n{mutant.diff((ROOT / mutant.path).read_bytes())}")
     counts = Counter(left.values())

@@ -10,8 +10,39 @@ let isWanted = false;
 const at = (id) => document.getElementById(id);
 const notify = (text) => (at("note").textContent = text);
 
+// Only in memory: no script of another page can read it, and a reload asks again.
+let token = "";
+
+/** Return the user's token. If the gateway wants one and refuses this one, let the user type another. */
+async function secret() {
+  for (;;) {
+    const headers = token ? { Authorization: `Bearer ${token}` } : undefined;
+    const answer = await fetch("/whoami", { headers });
+    if (answer.ok) {
+      const { identity } = await answer.json(); // null if the gateway has no access file
+      at("who").textContent = identity ?? "";
+      return token;
+    }
+    const { detail, message } = await answer.json();
+    if (answer.status !== 401) throw new NsqError(message, detail);
+    if (token) notify(detail);
+    token = await askForToken();
+  }
+}
+
+async function askForToken() {
+  at("sign-in").hidden = false;
+  const event = await new Promise((resolve) => (at("sign-in").onsubmit = resolve));
+  event.preventDefault();
+  at("sign-in").hidden = true;
+  notify("");
+  const typed = event.target.elements.token.value.trim();
+  event.target.reset();
+  return typed;
+}
+
 // No job is delivered until the user asks for one, so none waits unseen in this page.
-const jobs = subscribe({ topic, channel, maxInFlight: 1 });
+const jobs = subscribe({ topic, channel, secret, maxInFlight: 1 });
 jobs.setMaxInFlight(0);
 
 function setWanted(wanted) {

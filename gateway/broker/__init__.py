@@ -1,1 +1,1 @@
-"""The embedded broker: nsqd's protocols in Python, with messages in memory; see `broker.Broker`."""
+"""The embedded broker: nsqd in Python, with messages in memory or on disk; see `broker.Broker`."""

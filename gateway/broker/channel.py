@@ -23,9 +23,12 @@ import enum
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import NamedTuple
 
 from gateway.broker.consumer import ChannelConsumer
+from gateway.broker.latency import LatencyWindow
 from gateway.broker.message import OVERHEAD_BYTES, StoredMessage
 from gateway.broker.scheduler import BrokerState, ConsumerBatch
 from gateway.protocol.commands import STEP_MESSAGES
@@ -44,6 +47,21 @@ class AckFailure(enum.StrEnum):
 
     NOT_IN_FLIGHT = "ID not in flight"
     NOT_OWNER = "client does not own message"
+
+
+class MessageState(enum.StrEnum):
+    """Where a message of a channel is."""
+
+    QUEUED = "queued"
+    IN_FLIGHT = "in_flight"
+    DEFERRED = "deferred"
+
+
+class PeekedMessage(NamedTuple):
+    """A message that `Channel.peek` shows; the channel still has it."""
+
+    state: MessageState
+    message: StoredMessage
 
 
 class Channel:
@@ -76,6 +94,9 @@ class Channel:
         # Disconnected consumers with messages in flight, which stay so until their timeout, as in
         # nsqd.
         self._disconnected: list[ChannelConsumer] = []
+        latency = context.limits.latency
+        self.latency = LatencyWindow(latency.window_ms) if latency.percentiles else None
+        """Times from publish to FIN; None if they are not measured."""
 
     @property
     def depth(self) -> int:
@@ -149,7 +170,10 @@ class Channel:
         if message is None:
             return self._ack_failure(message_id)
         self._memory.used_bytes -= OVERHEAD_BYTES + len(message.body)
+        self._on_finished(message)
         consumer.finish_count += 1
+        if self.latency is not None:
+            self.latency.finish(message.timestamp_ns)
         self.add_waiting(consumer)
         return None
 
@@ -190,12 +214,24 @@ class Channel:
         heapq.heappush(self._deferred, (until, message.id, message))
         self._scheduler.schedule(self, until)
 
+    def _end_deferral(self, messages: list[StoredMessage]) -> None:
+        """Queue *messages*, whose delay is over."""
+        self._enqueue(messages)
+
+    def _on_delivered(self, messages: Sequence[StoredMessage]) -> None:
+        """Called with *messages* that are in flight now; `DurableChannel` keeps their attempts."""
+
+    def _on_finished(self, message: StoredMessage) -> None:
+        """Called with a message that has left the channel; `DurableChannel` keeps that."""
+
     def _enqueue(self, messages: Sequence[StoredMessage]) -> None:
         # For an ephemeral channel, nsqd has no queue on disk: it drops what its memory queue cannot
         # hold. All other queues grow up to the memory budget.
         if self.is_ephemeral:
             capacity = max(0, self._limits.mem_queue_size - len(self._queue))
             self._memory.free(messages[capacity:])
+            for message in messages[capacity:]:
+                self._on_finished(message)
             messages = messages[:capacity]
         self._queue.extend(messages)
         self._schedule_delivery()
@@ -243,6 +279,7 @@ class Channel:
             if rate and self._random(100) > rate:
                 # Sampling discards the message for the whole channel, as in nsqd.
                 self._memory.free((message,))
+                self._on_finished(message)
                 continue
             # An attempt counts when the message is sent, even if the client never reads it
             # (nsqd/protocol_v2.go, messagePump).
@@ -254,6 +291,7 @@ class Channel:
             messages.append(message)
         consumer.message_count += len(messages)
         if messages:
+            self._on_delivered(messages)
             self._scheduler.schedule(self, deadline)
         return messages
 
@@ -280,11 +318,49 @@ class Channel:
         due: list[StoredMessage] = []
         while self._deferred and self._deferred[0][0] <= now and len(due) < STEP_DUE:
             due.append(heapq.heappop(self._deferred)[2])
-        self._enqueue(due)
+        self._end_deferral(due)
         if self._deferred:
             next_due = min(next_due, self._deferred[0][0])
         if next_due < math.inf:
             self._scheduler.schedule(self, next_due)
+
+    # Peeking
+
+    def peek(self) -> Iterator[PeekedMessage]:
+        """
+        Yield the messages in the order of their next delivery; nothing is delivered or changed.
+
+        Queued messages come first, then those in flight or deferred, the earliest deadline or due
+        time first. The channel must not change while the iterator is in use. The first n messages
+        cost n steps, whatever the number of messages; the first one that is not queued also costs
+        a step for each consumer, and for each message that TOUCH cannot extend further.
+        """
+        for message in self._queue:
+            yield PeekedMessage(MessageState.QUEUED, message)
+        later = heapq.merge(self._iter_in_flight(), self._iter_deferred(), key=lambda each: each[0])
+        for _, peeked in later:
+            yield peeked
+
+    def _iter_in_flight(self) -> Iterator[tuple[float, PeekedMessage]]:
+        """Yield each message in flight with its deadline, the earliest first."""
+        all_consumers = (*self.consumers.values(), *self._disconnected)
+        at_max = chain.from_iterable(each.at_max_timeout.values() for each in all_consumers)
+        ordered = [iter(each.in_flight.values()) for each in all_consumers]
+        unordered = iter(sorted(at_max, key=lambda message: message.deadline))
+        for message in heapq.merge(*ordered, unordered, key=lambda message: message.deadline):
+            yield message.deadline, PeekedMessage(MessageState.IN_FLIGHT, message)
+
+    def _iter_deferred(self) -> Iterator[tuple[float, PeekedMessage]]:
+        """Yield each deferred message with its due time, the earliest first."""
+        # A walk down the heap, which stays as it is: sorting a million entries takes a second.
+        heap = self._deferred
+        frontier = [(*entry[:2], 0) for entry in islice(heap, 1)]
+        while frontier:
+            until, _, index = heapq.heappop(frontier)
+            yield until, PeekedMessage(MessageState.DEFERRED, heap[index][2])
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(heap):
+                    heapq.heappush(frontier, (*heap[child][:2], child))
 
     # Administration
 

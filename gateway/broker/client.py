@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from gateway.broker.authorization import Authorization
 from gateway.broker.channel import Channel
 from gateway.broker.consumer import ChannelConsumer
 from gateway.protocol.identify import IdentifyRequest, NegotiatedOptions
 from gateway.protocol.states import State
+
+
+class TlsState(msgspec.Struct, frozen=True, kw_only=True):
+    """The TLS of a connection, in nsqd's words."""
+
+    version: str
+    cipher_suite: str
+    common_name: str
+    """Common name of the client certificate; empty if there is none."""
 
 
 class Client:
@@ -36,6 +48,14 @@ class Client:
         self.client_id = host
         self.hostname = host
         self.user_agent = ""
+        self.tls: TlsState | None = None
+        """None without TLS."""
+        self.is_snappy = False
+        self.is_deflate = False
+        self.secret = b""
+        """The secret of AUTH, with which the auth server is asked again after the ttl."""
+        self.authorization: Authorization | None = None
+        """What the auth server granted; None before AUTH."""
         self.publish_counts: dict[str, int] = {}
         """Messages published on this connection, by topic."""
 

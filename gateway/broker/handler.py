@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from gateway.broker.authorization import Authorization
 from gateway.broker.channel import AckFailure, Channel
 from gateway.broker.client import Client
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import ClockReading
-from gateway.broker.topics import TopicRegistry
-from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.broker.topics import Topic, TopicRegistry
+from gateway.errors import LocalProtocolError, RemoteProtocolError, StoreFailed
 from gateway.protocol import identify
 from gateway.protocol.commands import (
     Auth,
@@ -25,6 +26,7 @@ from gateway.protocol.commands import (
     Finish,
     Identify,
     MultiPublish,
+    MultiPublishStart,
     Nop,
     PackedBodies,
     Publish,
@@ -34,16 +36,21 @@ from gateway.protocol.commands import (
     Subscribe,
     Touch,
 )
-from gateway.protocol.connection import Event, ViolationReceived
+from gateway.protocol.compression import DeflateCodec, SnappyCodec
+from gateway.protocol.connection import Codec, Event, ViolationReceived
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 
 
 class ResumeParsing(msgspec.Struct, frozen=True):
     """
-    Let the connection parse the bytes after an IDENTIFY, which it has held back.
+    Send the *response* to IDENTIFY, then parse the bytes after it, which are held back until now.
 
-    Follows the response to IDENTIFY, so that this is sent before the response to a later command.
+    First come TLS and then the *codec*, if there are any; each is confirmed with an OK.
     """
+
+    response: Response
+    has_tls: bool = False
+    codec: Codec | None = None
 
 
 class StepwisePublish(msgspec.Struct, frozen=True):
@@ -53,15 +60,61 @@ class StepwisePublish(msgspec.Struct, frozen=True):
     It is the last effect of a read, because the connection parses nothing more until it is stored.
     """
 
-    steps: Generator[None, None, Response]
+    steps: Generator[None, None, Response | AwaitCommit]
+
+
+class AwaitCommit(msgspec.Struct, frozen=True):
+    """
+    OK once everything until now is on disk; an error frame if it cannot be written.
+
+    *is_partly* tells whether a part of the messages was refused before the last one.
+    """
+
+    verb: str
+    is_partly: Callable[[], bool] = lambda: False
+
+    def resolve(self, error: StoreFailed | None) -> Response | ErrorFrame:
+        """Return the response, given the *error* of the transaction; None if there was none."""
+        if self.is_partly():
+            return ErrorFrame(f"E_{self.verb}_FAILED", f"{self.verb} failed: only a part is stored")
+        if error is not None:
+            # After "exiting", nothing is stored and a retry is safe: clients know this text.
+            return ErrorFrame(f"E_{self.verb}_FAILED", f"{self.verb} failed exiting: {error}")
+        return OK
+
+
+class AskAuthServer(msgspec.Struct, frozen=True):
+    """
+    Ask an auth server what the client's secret allows; then go on with `Handler.go_on`.
+
+    It is the last effect of a read, because the commands *events* wait for the answer: the first
+    of them is AUTH, or one whose permission has expired.
+    """
+
+    events: Sequence[Event]
 
 
 class Disconnect(msgspec.Struct, frozen=True):
     """Close the connection after the preceding responses are written."""
 
 
-Effect: TypeAlias = Response | ErrorFrame | ResumeParsing | StepwisePublish | Disconnect
+Effect: TypeAlias = (
+    Response
+    | ErrorFrame
+    | AwaitCommit
+    | ResumeParsing
+    | StepwisePublish
+    | AskAuthServer
+    | Disconnect
+)
 """What the server does after a command: send the frame to the client, or act as stated above."""
+
+_Answer: TypeAlias = (
+    Response | ErrorFrame | AwaitCommit | ResumeParsing | StepwisePublish | AskAuthServer
+)
+
+
+_NO_HEARTBEATS = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
 
 
 class Handler:
@@ -70,11 +123,13 @@ class Handler:
     def __init__(self, registry: TopicRegistry) -> None:
         self._registry = registry
         self._limits = registry.context.limits.protocol
+        self._features = registry.context.limits.features
         self._last_id = 0
         # By type of command; a table is faster than a chain of twelve comparisons.
-        self._methods: dict[type, Callable[..., Response | ErrorFrame | StepwisePublish | None]] = {
+        self._methods: dict[type, Callable[..., _Answer | None]] = {
             Finish: self._finish,
             Publish: self._publish,
+            MultiPublishStart: self._start_multi_publish,
             MultiPublish: self._multi_publish,
             DeferredPublish: self._deferred_publish,
             Ready: self._ready,
@@ -84,11 +139,16 @@ class Handler:
             Subscribe: self._subscribe,
             StartClose: self._start_close,
             Identify: self._identify,
-            Auth: lambda _client, _command, _at: ErrorFrame("E_AUTH_DISABLED", "AUTH disabled"),
-            ViolationReceived: lambda _client, violated, _at: ErrorFrame(
-                violated.error.code, violated.error.description
-            ),
+            Auth: self._auth,
+            ViolationReceived: self._violation,
         }
+        if self._features.auth:
+            # Only here, so that brokers without AUTH do not check each command.
+            self._methods[Subscribe] = self._if_allowed(self._subscribe)
+            self._methods[Publish] = self._if_allowed(self._publish)
+            self._methods[DeferredPublish] = self._if_allowed(self._deferred_publish)
+            # In place of MultiPublish: nsqd checks before it reads the body.
+            self._methods[MultiPublishStart] = self._if_allowed(self._start_multi_publish)
 
     def connect(self, *, remote_address: str, at: ClockReading) -> Client:
         """Register and return a client that connects from *remote_address*, host:port."""
@@ -107,19 +167,43 @@ class Handler:
         After a fatal error, no further command is executed, and `Disconnect` is the last effect.
         """
         effects: list[Effect] = []
-        for event in events:
+        left = iter(events)
+        for event in left:
             frame = self._methods[type(event)](client, event, at)
             if frame is None:
                 continue
+            if type(frame) is AskAuthServer:
+                effects.append(AskAuthServer([event, *left]))
+                break
             if type(frame) is ErrorFrame and frame.is_fatal:
                 # An error without a code is one for which nsqd closes without an error frame.
                 effects += [frame, Disconnect()] if frame.code else [Disconnect()]
                 break
             effects.append(frame)
-            # After a later IDENTIFY, too: the connection pauses after each one.
-            if type(event) is Identify:
-                effects.append(ResumeParsing())
         return effects
+
+    def go_on(
+        self,
+        client: Client,
+        events: Sequence[Event],
+        answer: Authorization | None,
+        at: ClockReading,
+    ) -> list[Effect]:
+        """Execute *events*, which waited for the *answer* of an auth server; None: it failed."""
+        if answer is None:
+            # The client is not told why: that would say something about the auth server.
+            return [ErrorFrame("E_AUTH_FAILED", "AUTH failed"), Disconnect()]
+        client.authorization = answer
+        if not isinstance(events[0], Auth):
+            return self.handle(client, events, at)
+        if not answer.grants:
+            return [ErrorFrame("E_UNAUTHORIZED", "AUTH no authorizations found"), Disconnect()]
+        granted = identify.AuthResponse(
+            identity=answer.identity,
+            identity_url=answer.identity_url,
+            permission_count=len(answer.grants),
+        )
+        return [Response(granted.to_json()), *self.handle(client, events[1:], at)]
 
     def disconnect(self, client: Client) -> None:
         """Remove a client whose connection is lost."""
@@ -137,25 +221,79 @@ class Handler:
 
     # One method per command; None means no response.
 
+    def _violation(
+        self, client: Client, violated: ViolationReceived, _at: ClockReading
+    ) -> ErrorFrame:
+        error = violated.error
+        if client.options.heartbeat_interval_ms is None and error.description.startswith("SUB "):
+            return _NO_HEARTBEATS  # nsqd checks this before the parameters of SUB
+        return ErrorFrame(error.code, error.description)
+
     def _identify(
         self, client: Client, command: Identify, _at: ClockReading
-    ) -> Response | ErrorFrame:
+    ) -> ResumeParsing | ErrorFrame:
         try:
             request = identify.parse_identify_request(command.body)
-            options = identify.negotiate(request, self._limits)
+            options = identify.negotiate(request, self._limits, client.options)
+            client.identify(request, options)
+            if not request.feature_negotiation:
+                return ResumeParsing(OK)  # as in nsqd, the options apply all the same
+            response = identify.identify_response(options, self._limits, request, self._features)
         except RemoteProtocolError as error:
             return ErrorFrame(error.code, error.description)
-        client.identify(request, options)
-        if not request.feature_negotiation:
-            return OK  # as in nsqd, the options apply all the same
-        return Response(identify.identify_response(options, self._limits).to_json())
+        has_codec = client.is_snappy or client.is_deflate
+        if (response.tls_v1 and (client.tls or has_codec)) or (
+            has_codec and (response.snappy or response.deflate)
+        ):
+            # nsqd would start the new layer beside the old one; no client speaks that.
+            text = "IDENTIFY failed TLS and compression start once, TLS first"
+            return ErrorFrame("E_IDENTIFY_FAILED", text)
+        client.is_snappy |= response.snappy
+        client.is_deflate |= response.deflate
+        codec: Codec | None = SnappyCodec() if response.snappy else None
+        if response.deflate:
+            codec = DeflateCodec(response.deflate_level)
+        return ResumeParsing(Response(response.to_json()), has_tls=response.tls_v1, codec=codec)
+
+    def _auth(self, client: Client, command: Auth, _at: ClockReading) -> _Answer:
+        if client.authorization is not None:
+            return ErrorFrame("E_INVALID", "AUTH already set")
+        if not self._features.auth:
+            return ErrorFrame("E_AUTH_DISABLED", "AUTH disabled")
+        client.secret = command.secret
+        return AskAuthServer(())
+
+    def _if_allowed(self, method: Callable[..., _Answer | None]) -> Callable[..., _Answer | None]:
+        """Return *method* behind a check of the client's permission."""
+
+        def checked(
+            client: Client,
+            command: Publish | DeferredPublish | MultiPublishStart | Subscribe,
+            at: ClockReading,
+        ) -> _Answer | None:
+            verb, channel = command.verb.decode(), ""
+            if isinstance(command, Subscribe):
+                if client.options.heartbeat_interval_ms is None:
+                    return method(client, command, at)  # nsqd refuses this first
+                channel = command.channel
+            if client.authorization is None:
+                return ErrorFrame("E_AUTH_FIRST", f"AUTH required before {verb}")
+            if client.authorization.expires_at < at.now:
+                return AskAuthServer(())
+            if client.authorization.allows(command.topic, channel):
+                return method(client, command, at)
+            where = f'"{command.topic}" "{channel}"'
+            return ErrorFrame("E_UNAUTHORIZED", f"AUTH failed for {verb} on {where}")
+
+        return checked
 
     def _subscribe(
         self, client: Client, command: Subscribe, at: ClockReading
-    ) -> Response | ErrorFrame:
+    ) -> Response | ErrorFrame | AwaitCommit:
         if client.options.heartbeat_interval_ms is None:
-            return ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
+            return _NO_HEARTBEATS
         # As in nsqd, a refused SUB has created the topic and the channel.
+        before = self._registry.version
         topic = self._registry.get_topic(command.topic)
         channel = topic.get_channel(command.channel, now=at.now)
         if not channel.subscribe(client.consumer):
@@ -166,7 +304,7 @@ class Handler:
                 f"exceeds limit of {limit}",
             )
         client.channel = channel
-        return OK
+        return OK if self._registry.version == before else AwaitCommit("SUB")
 
     def _ready(self, client: Client, command: Ready, _at: ClockReading) -> None:
         _subscribed(client).ready(client.consumer, command.count)
@@ -192,32 +330,41 @@ class Handler:
         client.is_closing = True
         return CLOSE_WAIT
 
-    def _publish(self, client: Client, command: Publish, at: ClockReading) -> Response | ErrorFrame:
-        if not self._registry.get_topic(command.topic).publish((command.body,), at):
+    def _publish(
+        self, client: Client, command: Publish, at: ClockReading
+    ) -> Response | ErrorFrame | AwaitCommit:
+        topic = self._registry.get_topic(command.topic)
+        if not topic.publish((command.body,), at):
             return self._memory_full("PUB")
         client.count_published(command.topic, 1)
-        return OK
+        return AwaitCommit("PUB") if topic.is_durable else OK
 
     def _deferred_publish(
         self, client: Client, command: DeferredPublish, at: ClockReading
-    ) -> Response | ErrorFrame:
+    ) -> Response | ErrorFrame | AwaitCommit:
         topic = self._registry.get_topic(command.topic)
         if not topic.publish((command.body,), at, defer_ms=command.defer_ms):
             return self._memory_full("DPUB")
         client.count_published(command.topic, 1)
-        return OK
+        return AwaitCommit("DPUB") if topic.is_durable else OK
+
+    def _start_multi_publish(
+        self, _client: Client, command: MultiPublishStart, _at: ClockReading
+    ) -> None:
+        # As in nsqd: the topic is there even if the body never comes, or is refused.
+        self._registry.get_topic(command.topic)
 
     def _multi_publish(
         self, client: Client, command: MultiPublish, at: ClockReading
-    ) -> Response | ErrorFrame | StepwisePublish:
+    ) -> Response | ErrorFrame | AwaitCommit | StepwisePublish:
         topic, bodies = self._registry.get_topic(command.topic), command.bodies
         if isinstance(bodies, PackedBodies):
             steps = topic.publish_steps(bodies, at)
             if steps is not None:
-                return StepwisePublish(_multi_publish_in_steps(client, command, steps))
+                return StepwisePublish(_multi_publish_in_steps(client, command, topic, steps))
         elif topic.publish(bodies, at):
             client.count_published(command.topic, len(bodies))
-            return OK
+            return AwaitCommit("MPUB") if topic.is_durable else OK
         return self._memory_full("MPUB")
 
     def _memory_full(self, verb: str) -> ErrorFrame:
@@ -229,12 +376,15 @@ class Handler:
 
 
 def _multi_publish_in_steps(
-    client: Client, command: MultiPublish, steps: Iterator[None]
-) -> Generator[None, None, Response]:
+    client: Client, command: MultiPublish, topic: Topic, steps: Iterator[None]
+) -> Generator[None, None, Response | AwaitCommit]:
     """Generator: store the messages, even if the client disconnects; return OK."""
+    refused_count = topic.refused_count
     yield from steps
     client.count_published(command.topic, len(command.bodies))
-    return OK
+    if not topic.is_durable:
+        return OK
+    return AwaitCommit("MPUB", lambda: topic.refused_count != refused_count)
 
 
 def _subscribed(client: Client) -> Channel:

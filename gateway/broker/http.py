@@ -8,6 +8,8 @@ implements the effect of each route. Source: nsqd/http.go.
 from __future__ import annotations
 
 import asyncio
+import base64
+import html
 import time
 from collections.abc import (
     Awaitable,
@@ -18,15 +20,19 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.addresses import TrustedHosts
 from gateway.broker import stats
-from gateway.broker.channel import Channel
+from gateway.broker.channel import Channel, PeekedMessage
+from gateway.broker.config import NsqdConfig
 from gateway.broker.server import Server
 from gateway.broker.topics import Topic
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, StoreFailed
 from gateway.protocol import http_api
 from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack_bodies
 from gateway.protocol.http_api import HttpQuery, OptionsResponse, Redirect, RouteMatch, find_route
@@ -55,6 +61,34 @@ class InfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     max_deflate_level: int = 6
 
 
+PEEK_PATH = "/channel/peek"
+MAX_PEEK_MESSAGES = 1_000
+DEFAULT_PEEK_MESSAGES = 10
+MAX_PEEK_BYTES = 1_048_576
+"""Bytes of bodies that end the response to /channel/peek; the first message is always in it."""
+
+
+class PeekedJson(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message in the response to /channel/peek."""
+
+    id: str
+    timestamp_ns: str
+    """Text, because numbers in JavaScript are exact only up to 2^53."""
+    attempts: int
+    state: str
+    body: str | None = None
+    """The body if it is UTF-8; otherwise `body_base64` has it."""
+    body_base64: str | None = None
+
+
+class PeekResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to /channel/peek."""
+
+    more: bool
+    """True if the channel has messages that the limits left out."""
+    messages: list[PeekedJson]
+
+
 class HttpResponse(NamedTuple):
     """An HTTP response; `HttpApi` adds the Content-Length header."""
 
@@ -66,8 +100,9 @@ class HttpResponse(NamedTuple):
 
 
 class HttpRequest(NamedTuple):
-    """A request: its route, its raw query and its body."""
+    """A request: its method, its route, its raw query and its body."""
 
+    method: str
     found: RouteMatch
     raw_query: bytes
     body: bytes
@@ -83,18 +118,31 @@ class HttpApi:
     """The broker's ASGI application; after each request it schedules deliveries to consumers."""
 
     def __init__(
-        self, server: Server, *, info: InfoResponse, config: Mapping[str, str | int]
+        self,
+        server: Server,
+        *,
+        info: InfoResponse,
+        config: NsqdConfig,
+        health: Callable[[], str | None],
+        peek_hosts: TrustedHosts | None,
     ) -> None:
+        """
+        Serve *server*.
+
+        *peek_hosts* are the hosts that a request to /channel/peek may name, so that no web page
+        reads messages by DNS rebinding; None: there is no such route.
+        """
         self._server = server
         self._registry = server.registry
         self._limits = server.limits
         self._info = info
         self._config = config
+        self._health = health
         self._routes: dict[str, Callable[[HttpRequest], HttpResponse]] = {
-            "/ping": lambda _request: HttpResponse(200, http_api.OK, [_TEXT]),
+            "/ping": self._ping,
             "/info": lambda _request: _json(self._info),
             "/pub": self._pub,
-            "/config/:opt": self._get_config,
+            "/config/:opt": self._config_option,
             "/topic/create": self._topic_create,
             "/topic/delete": self._topic_delete,
             "/topic/empty": self._topic_empty,
@@ -105,35 +153,24 @@ class HttpApi:
             "/channel/empty": self._channel_empty,
             "/channel/pause": self._channel_pause,
             "/channel/unpause": self._channel_unpause,
+            PEEK_PATH: self._channel_peek,
         }
+        self._peek_hosts = peek_hosts
+        self._paths: Mapping[str, tuple[str, ...]] = http_api.ROUTES
+        if peek_hosts is not None:
+            self._paths = {**http_api.ROUTES, PEEK_PATH: ("GET",)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Execute one request and send the response."""
-        response = await self._respond(scope, receive)
-        length = (b"content-length", b"%d" % (len(response.body) + sum(map(len, response.pieces))))
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": [*response.headers, length],
-            }
-        )
-        for start in range(0, len(response.pieces), _PIECES_PER_TURN):
-            part = b"".join(response.pieces[start : start + _PIECES_PER_TURN])
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-            # `send` need not suspend; without this, a long response would block other connections.
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": response.body})
+        await _send_response(send, await self._respond(scope, receive))
 
     async def _respond(self, scope: Scope, receive: Receive) -> HttpResponse:
-        route = find_route(scope["method"], scope["path"])
+        route = find_route(scope["method"], scope["path"], routes=self._paths)
         raw_query: bytes = scope["query_string"]
         match route:
             case Redirect(status, location):
                 query = "?" + raw_query.decode("latin-1") if raw_query else ""
-                return HttpResponse(
-                    status, b"", [(b"location", (location + query).encode("latin-1"))]
-                )
+                return _redirect(status, (location + query).encode("latin-1"))
             case OptionsResponse(allow):
                 return HttpResponse(200, b"", [(b"allow", allow.encode())])
             case RouteMatch():
@@ -141,28 +178,47 @@ class HttpApi:
             case error:
                 headers = [(b"allow", error.allow.encode())] if error.allow else []
                 return _error(error.token, headers=headers)
+        if route.route == PEEK_PATH and (why := self._why_no_peek(scope)) is not None:
+            return _error("FORBIDDEN", status=403, detail=why)
+        before = self._registry.version
         try:
-            body = await self._body(route.route, scope, receive)
-            if scope["method"] == "PUT":  # no option can be changed at run time
-                raise _unknown_option(route.argument)
-            request = HttpRequest(route, raw_query, body)
+            body = await self._body(scope["method"], route.route, scope, receive)
+            request = HttpRequest(scope["method"], route, raw_query, body)
             if route.route == "/mpub":
                 response = await self._mpub(request)
             elif route.route == "/stats":
                 response = await self._stats(request)
             else:
                 response = self._routes[route.route](request)
+            # At once: what waits has the outcome of the transaction with its own changes.
+            is_changed = self._registry.version != before
+            committed = self._server.disk.committed() if is_changed else None
             # Before the response: after /topic/empty or a delete, the memory must be free.
             if (released := self._registry.context.discard_queue.take_steps()) is not None:
                 await self._run_in_steps(released)
+            self._server.schedule_delivery()
+            if committed is not None:
+                await self._check_commit(committed, route.route)
         except InvalidRequest as error:
             return _error(error.token)
-        self._server.schedule_delivery()
         return response
 
-    async def _body(self, route: str, scope: Scope, receive: Receive) -> bytes:
+    async def _check_commit(
+        self, committed: asyncio.Future[StoreFailed | None], route: str
+    ) -> None:
         """
-        Read the body of a publish, up to one byte beyond the limit; ignore other bodies.
+        Wait until the changes of a request are on disk.
+
+        Raises:
+            InvalidRequest: They could not be written: EXITING for a publish, which is not stored.
+        """
+        if (error := await committed) is not None:
+            token = "EXITING" if route in {"/pub", "/mpub"} else "INTERNAL_ERROR"
+            raise InvalidRequest(token, str(error)) from error
+
+    async def _body(self, method: str, route: str, scope: Scope, receive: Receive) -> bytes:
+        """
+        Read the body of a publish or an option, up to one byte too many; ignore other bodies.
 
         Raises:
             InvalidRequest: Content-Length exceeds the limit (MSG_TOO_BIG, BODY_TOO_BIG), or the
@@ -174,6 +230,9 @@ class HttpApi:
         elif route == "/mpub":
             limit_bytes = self._limits.max_body_size_bytes
             check = http_api.check_multi_body
+        elif method == "PUT":
+            # nsqd reads it whatever its announced size.
+            return await _read(receive, self._limits.max_msg_size_bytes + 1)
         else:
             return b""
         # Before the body is read: nsqd refuses an announced size without waiting for the bytes.
@@ -206,12 +265,19 @@ class HttpApi:
             bodies = await self._run_in_steps(self._pack_lines(request.body))
         # Look the topic up again: it may have been deleted between the steps.
         topic = self._registry.get_topic(name)
+        if not bodies:
+            return _PUBLISHED  # a text of empty lines
         if len(bodies) <= STEP_MESSAGES:
             return self._publish(topic, list(bodies))
         steps = topic.publish_steps(bodies, self._server.read_clocks())
         if steps is None:
             raise self._memory_full()
+        refused_count = topic.refused_count
         await self._run_in_steps(steps)
+        if topic.is_durable:
+            await self._check_commit(self._server.disk.committed(), "/mpub")
+            if topic.refused_count != refused_count:
+                raise InvalidRequest("INTERNAL_ERROR", "the disk failed: only a part is stored")
         return _PUBLISHED
 
     def _pack_lines(self, body: bytes) -> Generator[None, None, PackedBodies]:
@@ -297,6 +363,29 @@ class HttpApi:
         self._find_channel(request).unpause()
         return _DONE
 
+    def _why_no_peek(self, scope: Scope) -> str | None:
+        """Return why this request may not see messages, or None."""
+        assert self._peek_hosts is not None  # noqa: S101 - else there is no such route
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        return self._peek_hosts.rejection_reason(host, is_browser=b"accept-language" in headers)
+
+    def _channel_peek(self, request: HttpRequest) -> HttpResponse:
+        """Show messages of a channel without delivering them; nsqd has no such route."""
+        channel = self._find_channel(request)
+        max_count = _parse_peek_max(request.query)
+        if self._find_topic(channel.topic_name).is_durable:
+            # Most of its messages may be on disk only; to a client, the route is not there.
+            raise InvalidRequest("NOT_FOUND", "a channel with a data path has no peek")
+        messages: list[PeekedJson] = []
+        size_bytes = 0
+        for peeked in channel.peek():
+            size_bytes += len(peeked.message.body)
+            if len(messages) == max_count or (messages and size_bytes > MAX_PEEK_BYTES):
+                return _json(PeekResponse(more=True, messages=messages))
+            messages.append(_peeked_json(peeked))
+        return _json(PeekResponse(more=False, messages=messages))
+
     def _find_topic(self, name: str) -> Topic:
         topic = self._registry.topics.get(name)
         if topic is None:
@@ -321,22 +410,61 @@ class HttpApi:
             include_mem=http_api.parse_flag(query, "include_mem", absent=True),
         )
         started = self._info.start_time
-        format_: stats.StatsEncoder = stats.TextStats(uptime_s=int(time.time()) - started)
+        format_: stats.StatsEncoder = stats.TextStats(now=time.time(), started=_rfc3339(started))
         content_type = _TEXT
         if query.get("format") == b"json":
             format_, content_type = stats.JsonStats(), _JSON
-        steps = stats.collect(self._registry, stats_query, format_, start_time=started)
+        steps = stats.collect(
+            self._registry,
+            stats_query,
+            format_,
+            start_time=started,
+            health=_health_text(self._health()),
+        )
         # In steps, because there may be thousands of topics.
         pieces = await self._run_in_steps(steps)
         return HttpResponse(200, b"", [content_type, http_api.NSQ_HEADER], pieces)
 
-    def _get_config(self, request: HttpRequest) -> HttpResponse:
-        value = self._config.get(request.found.argument)
-        if value is None:
-            raise _unknown_option(request.found.argument)
-        if isinstance(value, int):
+    def _ping(self, _request: HttpRequest) -> HttpResponse:
+        error = self._health()
+        if error is None:
+            return HttpResponse(200, http_api.OK, [_TEXT])
+        return HttpResponse(500, _health_text(error).encode(), [_TEXT])
+
+    def _config_option(self, request: HttpRequest) -> HttpResponse:
+        name = request.found.argument
+        if request.method == "PUT":
+            if not 0 < len(request.body) <= self._limits.max_msg_size_bytes:
+                return _error("INVALID_VALUE", status=http_api.OPTION_SIZE_STATUS)
+            self._config.put(name, request.body)
+        value = self._config.get(name)
+        if not isinstance(value, str):
             return _json(value)
-        return HttpResponse(200, value.encode(), [_TEXT, http_api.NSQ_HEADER])
+        # nsqd's empty body has no type.
+        content_type = [_TEXT] if value else []
+        return HttpResponse(200, value.encode(), [*content_type, http_api.NSQ_HEADER])
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 connection, which reads the target of a request as Go does."""
+
+    def on_url(self, url: bytes) -> None:
+        """Keep what is behind a ``#``, which Go takes for a part of the query or path."""
+        super().on_url(url.replace(b"#", b"%23"))
+
+
+class RequireTls:
+    """The application at the plain HTTP port if TLS is required: it refuses every request."""
+
+    def __init__(self, https_port: int) -> None:
+        self._refusal = HttpResponse(
+            403, http_api.tls_required_body(https_port), [_JSON, http_api.NSQ_HEADER]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse one request."""
+        del scope, receive
+        await _send_response(send, self._refusal)
 
 
 _PIECES_PER_TURN = 256
@@ -362,25 +490,103 @@ def _complete(done: asyncio.Future[T], steps: Generator[None, None, T]) -> Itera
             done.set_result(value)
 
 
+async def _send_response(send: Send, response: HttpResponse) -> None:
+    length = (b"content-length", b"%d" % (len(response.body) + sum(map(len, response.pieces))))
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": [*response.headers, length],
+        }
+    )
+    for start in range(0, len(response.pieces), _PIECES_PER_TURN):
+        part = b"".join(response.pieces[start : start + _PIECES_PER_TURN])
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        # `send` need not suspend; without this, a long response would block other connections.
+        await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def _rfc3339(seconds: int) -> str:
+    """Return a time since 1970 in local time, as Go writes it."""
+    text = datetime.fromtimestamp(seconds, UTC).astimezone().isoformat()
+    return text.replace("+00:00", "Z")
+
+
+def _health_text(error: str | None) -> str:
+    return "OK" if error is None else f"NOK - {error}"
+
+
+def _redirect(status: int, location: bytes) -> HttpResponse:
+    # To a GET, Go's http.Redirect adds a page with a link.
+    if status != http_api.MOVED_PERMANENTLY:
+        return HttpResponse(status, b"", [(b"location", location)])
+    link = html.escape(location.decode("latin-1")).replace("&#x27;", "&#39;")
+    page = f'<a href="{link.replace("&quot;", "&#34;")}">Moved Permanently</a>.\n\n'
+    headers = [(b"location", location), (b"content-type", b"text/html; charset=utf-8")]
+    return HttpResponse(status, page.encode("latin-1"), headers)
+
+
 def _json(value: object) -> HttpResponse:
     return HttpResponse(200, msgspec.json.encode(value), [_JSON, http_api.NSQ_HEADER])
 
 
-def _error(token: str, *, headers: Headers | None = None) -> HttpResponse:
-    status = http_api.status_of(token)
-    body = msgspec.json.encode({"message": token})
+def _error(
+    token: str,
+    *,
+    status: int | None = None,
+    detail: str | None = None,
+    headers: Headers | None = None,
+) -> HttpResponse:
+    """Return nsqd's error response; *detail* is for errors that nsqd does not have."""
+    status = status or http_api.status_of(token)
+    body = msgspec.json.encode({"message": token} | ({} if detail is None else {"detail": detail}))
     # The rest of a body that is too large is not read, so the connection must close.
     close = [(b"connection", b"close")] if status == http_api.HTTP_STATUS["BODY_TOO_BIG"] else []
     return HttpResponse(status, body, [_JSON, http_api.NSQ_HEADER, *close, *(headers or [])])
 
 
-def _unknown_option(name: str) -> InvalidRequest:
-    return InvalidRequest("INVALID_OPTION", f"there is no option {name!r} to read or set")
-
-
 def _text(query: HttpQuery, name: str) -> str:
     # latin-1 never fails; a name that is not ASCII matches no topic, as it should.
     return (query.get(name) or b"").decode("latin-1")
+
+
+def _parse_peek_max(query: HttpQuery) -> int:
+    """
+    Return the parameter ``max`` of /channel/peek.
+
+    Raises:
+        InvalidRequest: It is not a number from 1 to `MAX_PEEK_MESSAGES` (INVALID_REQUEST).
+    """
+    value = query.get("max")
+    if value is None:
+        return DEFAULT_PEEK_MESSAGES
+    # Four digits: int() of a long text takes long.
+    if value.isdigit() and len(value) <= len(str(MAX_PEEK_MESSAGES)):
+        count = int(value)
+        if 1 <= count <= MAX_PEEK_MESSAGES:
+            return count
+    raise InvalidRequest(
+        "INVALID_REQUEST", f"max is {value!r}; allowed: 1 to {MAX_PEEK_MESSAGES} messages"
+    )
+
+
+def _peeked_json(peeked: PeekedMessage) -> PeekedJson:
+    message = peeked.message
+    text: str | None = None
+    encoded: str | None = None
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(message.body).decode()
+    return PeekedJson(
+        id=message.id.decode(),
+        timestamp_ns=str(message.timestamp_ns),
+        attempts=message.attempts,
+        state=peeked.state,
+        body=text,
+        body_base64=encoded,
+    )
 
 
 def _unchecked(query: HttpQuery) -> str:

@@ -49,11 +49,13 @@ class StoredMessage(frames.Message, gc=False):
     """When the message was last sent, monotonic seconds; limits what TOUCH can extend."""
     deadline: float = 0.0
     """When the message times out while in flight, monotonic seconds."""
+    seq: int = -1
+    """Number of the message in its topic, once it is on disk; -1 without a disk."""
 
     def copy(self) -> StoredMessage:
         """Return an undelivered copy for another channel; the body is shared."""
         # As in nsqd, id and timestamp are the same on all channels; attempts are counted by each.
-        return StoredMessage(self.timestamp_ns, 0, self.id, self.body, self.defer_ms)
+        return StoredMessage(self.timestamp_ns, 0, self.id, self.body, self.defer_ms, seq=self.seq)
 
 
 class MemoryBudget:

@@ -15,7 +15,9 @@ from typing import NamedTuple, Protocol
 
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.discard_queue import DiscardQueue
+from gateway.broker.latency import LatencyOptions
 from gateway.broker.message import MemoryBudget, StoredMessage
+from gateway.protocol.identify import Features
 from gateway.protocol.wire import Limits
 
 
@@ -111,12 +113,26 @@ class BrokerLimits:
     """
     Maximum messages queued in an ephemeral topic or channel; further ones are dropped.
 
-    nsqd writes the excess of other queues to disk; here they stay in memory.
+    With a data path, other channels queue as many in memory, and the rest stays on disk; without
+    one, everything is in memory.
     """
     max_channel_consumers: int = 0
     """Maximum number of consumers of one channel; 0 is unlimited."""
     node_id: int = 0
     """0 to 1023, a part of every message id."""
+    latency: LatencyOptions = field(default_factory=LatencyOptions)
+    features: Features = field(default_factory=Features)
+    is_tls_required: bool = False
+    """Whether TCP clients must start TLS before any other command."""
+
+
+class NameChange(NamedTuple):
+    """A topic or channel was created or deleted."""
+
+    topic: str
+    channel: str = ""
+    """Empty if the change is of the topic itself."""
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +144,14 @@ class BrokerState:
     """Returns a random number below its argument, as `random.randrange`."""
     limits: BrokerLimits = field(default_factory=BrokerLimits)
     scheduler: Scheduler = field(default_factory=Scheduler)
+    name_listeners: list[Callable[[NameChange], None]] = field(default_factory=list)
+    """Called after each creation and deletion; a topic's channels are deleted before it."""
     discard_queue: DiscardQueue = field(init=False)
+
+    def announce(self, topic: str, channel: str = "", *, is_deleted: bool = False) -> None:
+        """Call the listeners after a topic or channel was created or deleted."""
+        for listener in self.name_listeners:
+            listener(NameChange(topic, channel, is_deleted))
 
     def __post_init__(self) -> None:
         """Create the release queue for `memory`."""

@@ -17,20 +17,39 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 from gateway.addresses import join_address
-from gateway.aio import call_after_reads
+from gateway.aio import call_after_reads, spawn
+from gateway.broker.auth import AuthClient, AuthFailed, Question
 from gateway.broker.channel import MAX_BATCH_BYTES
 from gateway.broker.client import Client
 from gateway.broker.consumer import ChannelConsumer
-from gateway.broker.handler import Disconnect, Effect, Handler, ResumeParsing, StepwisePublish
+from gateway.broker.handler import (
+    AskAuthServer,
+    AwaitCommit,
+    Disconnect,
+    Effect,
+    Handler,
+    ResumeParsing,
+    StepwisePublish,
+)
+from gateway.broker.journal import Journal
 from gateway.broker.message import ClockReading, StoredMessage
+from gateway.broker.tls_layer import HANDSHAKE_TIMEOUT_S, TlsLayer
 from gateway.broker.topics import TopicRegistry
-from gateway.listener import listen_tcp
-from gateway.protocol.connection import Event, Role, V2Connection
-from gateway.protocol.frames import HEARTBEAT_FRAME
+from gateway.errors import LocalProtocolError, StoreFailed
+from gateway.listener import bound_address, listen, remove_socket_file, start_server
+from gateway.protocol.connection import Codec, Event, Role, V2Connection
+from gateway.protocol.frames import (
+    HEARTBEAT_FRAME,
+    OK,
+    ErrorFrame,
+    Response,
+    encode_messages,
+)
 from gateway.telemetry import get_logger
+from gateway.tls import Certificate
 
 HIGH_WATER_BYTES = 2 * MAX_BATCH_BYTES
 """Unsent bytes above which a client gets no more messages."""
@@ -46,19 +65,29 @@ _EARLY_S = 0.002
 """Maximum time by which an event loop calls a timer early: uvloop rounds to milliseconds."""
 
 
+Frame: TypeAlias = Response | ErrorFrame | AwaitCommit
+"""What a client gets, now or once it is on disk."""
+
+
 class ClientConnection(asyncio.Protocol):
     """
     The socket of one client.
 
-    Reading the socket is paused for two reasons: too many unsent bytes, and commands that run in
-    steps. Each has its flag; reading resumes when neither is set.
+    Reading the socket is paused for four reasons: too many unsent bytes, commands that run in
+    steps, commands that wait for an auth server, and publishes that wait for the disk. Each has its
+    flag; reading resumes when none is set.
+
+    As in nsqd, frames of messages are held until they fill the client's output buffer, another
+    frame is sent, the client has no RDY left, or its output buffer timeout is over.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._handler = server.handler
         self._loop = asyncio.get_running_loop()
-        self._protocol = V2Connection(Role.BROKER, server.limits)
+        self._protocol = V2Connection(Role.BROKER, server.limits, announces_mpub=True)
+        if server.is_tls_required:
+            self._protocol.require_tls(is_due=True)
         self._transport: asyncio.Transport
         self._client: Client
         self._is_registered = False
@@ -75,9 +104,29 @@ class ClientConnection(asyncio.Protocol):
         """True while reading is paused because of unsent responses."""
         self._is_in_steps = False
         """True while reading is paused because commands run in steps."""
+        self._tls: TlsLayer | None = None
+        """TLS, from IDENTIFY on; None without it."""
+        self._upgrade_due: ResumeParsing | None = None
+        """The upgrade that waits for the end of the TLS handshake; None if none does."""
+        self._auth_task: asyncio.Task[None] | None = None
+        """Waits for an auth server; reading is paused. None if nothing waits."""
+        self._held: list[bytes] = []
+        """Frames of messages in the output buffer."""
+        self._held_bytes = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._next_flush = 0.0
+        """When held frames are due, if none were sent because of time before."""
         self._large_publish: StepwisePublish | None = None
         """The MPUB of this client that is being stored; None if there is none."""
         self._is_disconnecting = False
+        # The frames of each read whose publishes are not on disk yet, and of those after it.
+        self._unconfirmed: deque[list[Frame]] = deque()
+        self._is_waiting_for_disk = False
+        """True while reading is paused because of publishes that are not on disk yet."""
+        self._is_sub_unconfirmed = False
+        """True while the client gets no messages, because its SUB is not on disk yet."""
+        self._held_upgrade: ResumeParsing | None = None
+        """The end of an IDENTIFY behind such publishes: it changes how responses are sent."""
 
     # Called by the transport
 
@@ -94,6 +143,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._client = client
         self._is_registered = True
+        self._set_output_buffer()
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
         # nsqd waits for the magic without a timeout; here, missed heartbeats end the wait.
         self._last_command = self._loop.time()
@@ -101,19 +151,34 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Execute the commands in *data*, and send all responses with one write."""
-        self._process(self._protocol.receive_data(data))
+        if self._tls is not None:
+            self._receive_encrypted(self._tls, data)
+        else:
+            self._process(self._protocol.receive_data(data))
 
     def eof_received(self) -> bool:
         """Send nsqd's error if the stream ends within a command's body; close the connection."""
-        self._process(self._protocol.receive_eof())
-        self.close()
+        if self._upgrade_due is not None:
+            self._fail_handshake("the client closed the connection")
+        else:
+            self._process(self._protocol.receive_eof())
+            if self._unconfirmed:
+                # The client may still read: responses follow once its publishes are on disk.
+                self._is_disconnecting = True
+                return True
+            self.close()
         return False
 
     def _process(self, events: list[Event]) -> None:
         """Execute the commands *events*; if parsing has paused, schedule the rest as steps."""
         if events:
             self._handle(events)
-        if self._protocol.is_paused and not self._is_in_steps and not self._transport.is_closing():
+        if (
+            self._protocol.is_paused
+            and not self._is_waiting
+            and not self._is_in_steps
+            and not self._transport.is_closing()
+        ):
             self._is_in_steps = True
             self._transport.pause_reading()
             self._server.run_in_steps(self._process_in_steps())
@@ -133,41 +198,126 @@ class ClientConnection(asyncio.Protocol):
                     answer = yield from self._large_publish.steps
                     self._large_publish = None
                     if not self._transport.is_closing():
-                        self._transport.write(self._protocol.send(answer))
+                        self._respond([answer])
                 if self._transport.is_closing():
                     return
                 events = self._protocol.resume()
                 if events:
                     self._handle(events)
+                    if self._is_waiting:
+                        break
                 yield
         except Exception:
             # Reading is paused and would stay so: the client would wait without end.
             self._transport.abort()
             raise
         self._is_in_steps = False
-        # The socket was not read, so the time without commands does not count as silence.
-        self._last_command, self._heartbeat_sent_at = self._loop.time(), math.inf
-        self._arm_heartbeat_timer()
-        if not self._is_backlogged and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume_reading()
+
+    @property
+    def _is_waiting(self) -> bool:
+        """True while commands wait for an auth server, or those behind IDENTIFY for its upgrade."""
+        return (
+            self._auth_task is not None
+            or self._held_upgrade is not None
+            or self._upgrade_due is not None
+        )
 
     def _handle(self, events: list[Event]) -> None:
         """Execute the commands *events*, and send all responses with one write."""
         at = self._server.read_clocks()
         self._last_command = at.now
         self._heartbeat_sent_at = math.inf
-        responses: list[bytes] = []
+        self._carry_out(self._handler.handle(self._client, events, at), at)
+
+    def _carry_out(self, effects: list[Effect], at: ClockReading) -> None:
+        """Carry out *effects*, and send all responses with one write."""
+        frames: list[Frame] = []
+        self._go_on(self._apply(effects, frames), frames, at)
+
+    def _go_on(self, events: list[Event], frames: list[Frame], at: ClockReading) -> None:
+        """Execute *events*, and send *frames* and all further responses with one write."""
         # Again for the commands behind each IDENTIFY, which `_apply` returns.
         while events:
-            effects = self._handler.handle(self._client, events, at)
-            events = self._apply(effects, responses)
-        if responses:
-            self._transport.write(b"".join(responses))
-        if self._is_disconnecting:
+            events = self._apply(self._handler.handle(self._client, events, at), frames)
+        self._respond(frames)
+        if self._held and self._client.consumer.capacity <= 0:
+            self._write(self._take_held())  # a RDY that leaves no room
+        if self._is_disconnecting and not self._unconfirmed:
             self.close()
+        elif self._upgrade_due is not None:
+            self._start_handshake()
         elif self._transport.get_write_buffer_size() > STOP_READING_BYTES:
             self._is_backlogged = True
             self._transport.pause_reading()
+        elif self._unconfirmed and (self._held_upgrade or self._server.is_disk_behind):
+            self._is_waiting_for_disk = True
+            self._transport.pause_reading()
+
+    def _respond(self, frames: list[Frame]) -> None:
+        """Send *frames* with one write, or once the publishes among and before them are on disk."""
+        awaited = [frame for frame in frames if type(frame) is AwaitCommit]
+        if any(frame.verb == "SUB" for frame in awaited):
+            # No message may precede the response to SUB.
+            self._is_sub_unconfirmed = True
+            self._handler.block(self._client)
+        if self._unconfirmed or awaited:
+            self._unconfirmed.append(frames)
+            self._server.disk.when_committed(self._on_commit)
+        elif frames:
+            self._write_frames(cast("list[Response | ErrorFrame]", frames))
+
+    def _write_frames(self, frames: list[Response | ErrorFrame]) -> None:
+        self._write(b"".join([self._encode(frame) for frame in frames]))
+
+    def _on_commit(self, error: StoreFailed | None) -> None:
+        """Send the responses of the oldest read that waits; close after one that failed."""
+        sent: list[Response | ErrorFrame] = []
+        is_refused = False
+        for frame in self._unconfirmed.popleft():
+            sent.append(frame.resolve(error) if isinstance(frame, AwaitCommit) else frame)
+            if isinstance(sent[-1], ErrorFrame) and sent[-1].is_fatal:
+                is_refused = True
+                break
+        if self._transport.is_closing():
+            return
+        if sent:
+            self._write_frames(sent)
+        if is_refused or (self._is_disconnecting and not self._unconfirmed):
+            self.close()
+        elif not self._unconfirmed:
+            self._on_all_confirmed()
+
+    def _on_all_confirmed(self) -> None:
+        """Go on with what waited for the last of the responses."""
+        if self._is_sub_unconfirmed:
+            self._is_sub_unconfirmed = False
+            if self._blocked_since is None:
+                self._handler.unblock(self._client)
+                self._server.schedule_delivery()
+        if self._held_upgrade is not None:
+            effect, self._held_upgrade = self._held_upgrade, None
+            frames: list[Frame] = []
+            events = self._resume_parsing(effect, frames)
+            self._go_on(events, frames, self._server.read_clocks())
+        if self._is_waiting_for_disk and not self._unconfirmed:
+            self._is_waiting_for_disk = False
+            self._process([])
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        """Read the socket again, unless there is another reason not to."""
+        # The socket was not read, so the time without commands does not count as silence.
+        self._last_command, self._heartbeat_sent_at = self._loop.time(), math.inf
+        self._arm_heartbeat_timer()
+        is_paused = (
+            self._is_backlogged
+            or self._is_in_steps
+            or self._is_waiting_for_disk
+            or self._auth_task is not None
+        )
+        if not is_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         """Stop deliveries; called when more than `HIGH_WATER_BYTES` are unsent."""
@@ -179,15 +329,14 @@ class ClientConnection(asyncio.Protocol):
         """Resume deliveries, and reading; called when unsent bytes fall to `LOW_WATER_BYTES`."""
         if self._transport.is_closing():
             return  # `close` has blocked deliveries for good
-        self._handler.unblock(self._client)
+        if not self._is_sub_unconfirmed:
+            self._handler.unblock(self._client)
         self._blocked_since = None
         if self._is_backlogged:
             self._is_backlogged = False
-            if not self._is_in_steps:
-                self._transport.resume_reading()
-            # The socket was not read, so the time without commands does not count as silence.
-            self._last_command = self._loop.time()
-        self._arm_heartbeat_timer()
+            self._resume_reading()
+        else:
+            self._arm_heartbeat_timer()
         self._server.schedule_delivery()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -196,6 +345,10 @@ class ClientConnection(asyncio.Protocol):
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        if self._auth_task is not None:
+            self._auth_task.cancel()
         if self._is_registered:
             self._server.unregister(self._client)
             self._server.schedule_delivery()
@@ -205,8 +358,23 @@ class ClientConnection(asyncio.Protocol):
     def deliver(self, messages: Sequence[StoredMessage]) -> None:
         """Send *messages* to the client; its channel has already put them in flight."""
         # Unsent messages stay in flight; after their timeout, another consumer gets them.
-        if not self._transport.is_closing():
-            self._transport.write(self._protocol.send_messages(messages))
+        if self._transport.is_closing():
+            return
+        frames = encode_messages(messages)
+        size_bytes = self._held_bytes + len(frames)
+        options = self._client.options
+        if (
+            size_bytes < options.output_buffer_size_bytes
+            and self._client.consumer.capacity > 0
+            and not self._is_flush_due(options.output_buffer_timeout_ms)
+        ):
+            self._held.append(frames)
+            self._held_bytes = size_bytes
+        elif self._held:
+            self._held.append(frames)
+            self._write(self._take_held())
+        else:
+            self._write(self._protocol.send_encoded(frames))
 
     def close(self) -> None:
         """Close once all bytes are sent; abort if that takes more than `CLOSE_TIMEOUT_S`."""
@@ -216,6 +384,8 @@ class ClientConnection(asyncio.Protocol):
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         self._heartbeat_timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+        if self._tls is not None and not self._transport.is_closing():
+            self._transport.write(self._tls.close())
         self._transport.close()
 
     def abort(self) -> None:
@@ -224,9 +394,9 @@ class ClientConnection(asyncio.Protocol):
 
     # Internal
 
-    def _apply(self, effects: list[Effect], responses: list[bytes]) -> list[Event]:
+    def _apply(self, effects: list[Effect], frames: list[Frame]) -> list[Event]:
         """
-        Carry out *effects*: append frames to *responses*, and remember what to do after the write.
+        Carry out *effects*: append frames to *frames*, and remember what to do after the write.
 
         Return the commands behind an IDENTIFY, which are parsed only now; else an empty list.
         """
@@ -235,15 +405,168 @@ class ClientConnection(asyncio.Protocol):
                 self._is_disconnecting = True
             elif isinstance(effect, StepwisePublish):
                 self._large_publish = effect
+            elif isinstance(effect, AskAuthServer):
+                self._ask_auth_server(effect)
             elif isinstance(effect, ResumeParsing):
-                # A second IDENTIFY does not change the heartbeats, as in nsqd.
-                if not self._is_identified:
-                    self._is_identified = True
-                    self._start_heartbeats()
-                return self._protocol.upgrade(None)  # no codec: this broker has no compression
+                frames.append(effect.response)
+                # In front of the upgrade, which changes how frames are sent.
+                self._respond(list(frames))
+                frames.clear()
+                if self._unconfirmed:
+                    self._held_upgrade = effect
+                    return []
+                return self._resume_parsing(effect, frames)
             else:
-                responses.append(self._protocol.send(effect))
+                frames.append(effect)
         return []
+
+    def _resume_parsing(self, effect: ResumeParsing, frames: list[Frame]) -> list[Event]:
+        """Apply an IDENTIFY; return the commands behind it, none if these wait for TLS."""
+        # A second IDENTIFY does not change the heartbeats, as in nsqd.
+        if not self._is_identified:
+            self._is_identified = True
+            self._set_output_buffer()
+            self._start_heartbeats()
+        if effect.has_tls:
+            self._upgrade_due = effect
+            return []
+        return self._upgrade(effect.codec, frames)
+
+    def _upgrade(self, codec: Codec | None, frames: list[Frame]) -> list[Event]:
+        """Start *codec*, if there is one, and confirm it; return the commands received so far."""
+        events = self._protocol.upgrade(codec)
+        if codec is not None:
+            frames.append(OK)
+        return events
+
+    # TLS
+
+    def _start_handshake(self) -> None:
+        """Begin the TLS handshake, in place of heartbeats; the response to IDENTIFY is sent."""
+        self._tls = self._server.new_tls_layer()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._heartbeat_timer = self._loop.call_later(
+            HANDSHAKE_TIMEOUT_S, self._fail_handshake, f"no end within {HANDSHAKE_TIMEOUT_S:g} s"
+        )
+        self._receive_encrypted(self._tls, self._protocol.take_unread())
+
+    def _receive_encrypted(self, tls: TlsLayer, data: bytes) -> None:
+        """Continue the handshake, or execute the commands in *data*."""
+        clear = tls.receive(data)
+        if outgoing := tls.take_outgoing():
+            self._transport.write(outgoing)
+        if self._upgrade_due is not None:
+            if tls.is_established:
+                self._finish_handshake(self._upgrade_due.codec, tls)
+            elif tls.error is not None:
+                self._fail_handshake(tls.error.reason or str(tls.error))
+        if clear and not self._transport.is_closing():
+            self._process(self._protocol.receive_data(clear))
+        if self._transport.is_closing():
+            return
+        if tls.error is not None:
+            self.close()
+        elif tls.is_at_end:
+            self.eof_received()
+
+    def _finish_handshake(self, codec: Codec | None, tls: TlsLayer) -> None:
+        """Confirm TLS, then start *codec*; the client's commands are read again."""
+        self._upgrade_due = None
+        self._client.tls = tls.state()
+        self._protocol.require_tls(is_due=False)
+        self._start_heartbeats()
+        self._write_frames([OK])
+        frames: list[Frame] = []
+        self._upgrade(codec, frames)  # nothing was received: `take_unread` has left nothing
+        self._respond(frames)
+
+    def _fail_handshake(self, reason: str) -> None:
+        """Tell the client in clear text, behind the alert, that TLS failed; close."""
+        # Without the layer, so that the frame is not encrypted, as in nsqd.
+        self._tls = self._upgrade_due = None
+        text = f"IDENTIFY failed TLS handshake: {reason}"
+        self._write(self._protocol.send(ErrorFrame("E_IDENTIFY_FAILED", text)))
+        self.close()
+
+    # AUTH
+
+    def _ask_auth_server(self, effect: AskAuthServer) -> None:
+        """Ask an auth server; until it answers, no command of this client is read."""
+        client, tls = self._client, self._client.tls
+        question = Question(
+            secret=client.secret,
+            remote_ip=client.remote_address.rpartition(":")[0].strip("[]"),
+            is_tls=tls is not None,
+            common_name=tls.common_name if tls is not None else "",
+        )
+        self._transport.pause_reading()
+        self._auth_task = spawn("ask an auth server", self._authorize(question, effect.events))
+
+    async def _authorize(self, question: Question, events: Sequence[Event]) -> None:
+        """Wait for the answer to *question*, and execute *events*, which need it."""
+        assert self._server.auth is not None  # noqa: S101 - the handler asks only if there is one
+        answer = None
+        try:
+            answer = await self._server.auth.ask(question)
+        except AuthFailed as error:
+            _log.warning("AUTH failed", address=self._client.remote_address, reason=str(error))
+        self._auth_task = None
+        if self._transport.is_closing():
+            return
+        at = self._server.read_clocks()
+        self._carry_out(self._handler.go_on(self._client, events, answer, at), at)
+        self._process([])
+        self._resume_reading()
+        self._server.schedule_delivery()
+
+    # Output buffer
+
+    def _encode(self, frame: Response | ErrorFrame) -> bytes:
+        """Return *frame* encoded, behind the messages that are held: it flushes them."""
+        if self._held:
+            return self._take_held() + self._protocol.send(frame)
+        return self._protocol.send(frame)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data if self._tls is None else self._tls.encrypt(data))
+
+    def _set_output_buffer(self) -> None:
+        """Apply the client's output buffer timeout; time counts from here, as nsqd's ticker."""
+        timeout_ms = self._client.options.output_buffer_timeout_ms
+        self._next_flush = self._loop.time() + (timeout_ms or 0) / 1000
+
+    def _is_flush_due(self, timeout_ms: int | None) -> bool:
+        """
+        Return whether messages must be sent now because of time; if not, arm the timer for them.
+
+        A tick that found nothing to send counts for the next message, as in nsqd: a lone message
+        is not delayed.
+        """
+        if timeout_ms is None or self._flush_timer is not None:
+            return False
+        now = self._loop.time()
+        if now < self._next_flush:
+            self._flush_timer = self._loop.call_at(self._next_flush, self._flush)
+            return False
+        self._next_flush = now + timeout_ms / 1000
+        return True
+
+    def _flush(self) -> None:
+        """Send what is held; called by the timer."""
+        self._flush_timer = None
+        if self._held and not self._transport.is_closing():
+            self._set_output_buffer()
+            self._write(self._take_held())
+
+    def _take_held(self) -> bytes:
+        """Remove the held frames from the output buffer, and return them encoded."""
+        frames = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        return self._protocol.send_encoded(frames)
+
+    # Heartbeats
 
     def _start_heartbeats(self) -> None:
         """Start heartbeats at the negotiated interval, counted from the last command."""
@@ -254,8 +577,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _arm_heartbeat_timer(self) -> None:
         """Arm the timer for the next heartbeat or the timeout; no timer if heartbeats are off."""
-        if self._transport.is_closing():
-            return
+        if self._transport.is_closing() or self._upgrade_due is not None:
+            return  # `close` and `_start_handshake` have armed it
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None
@@ -269,7 +592,7 @@ class ClientConnection(asyncio.Protocol):
         # Two intervals, as nsqd's read deadline (nsqd/protocol_v2.go, IOLoop).
         # A heartbeat that was sent late still gives the client a whole interval to answer.
         timeout_at = max(self._last_command + 2 * interval_s, self._heartbeat_sent_at + interval_s)
-        if self._is_in_steps:
+        if self._is_in_steps or self._is_waiting_for_disk or self._auth_task is not None:
             timeout_at = math.inf  # the socket is not read now, so an answer would go unnoticed
         if self._blocked_since is not None:
             # One interval, as nsqd's write deadline (nsqd/protocol_v2.go, Send).
@@ -290,7 +613,7 @@ class ClientConnection(asyncio.Protocol):
             if self._blocked_since is None:
                 # The first one since the last command: later ones must not extend the timeout.
                 self._heartbeat_sent_at = min(self._heartbeat_sent_at, now)
-                self._transport.write(self._protocol.send(HEARTBEAT_FRAME))
+                self._write(self._encode(HEARTBEAT_FRAME))
         self._arm_heartbeat_timer()
 
     def _abort_if_timed_out(self, interval_s: float) -> None:
@@ -303,13 +626,14 @@ class ClientConnection(asyncio.Protocol):
 
 def _format_address(peername: object) -> str:
     """Return *peername* as host:port; empty if the client has already disconnected."""
+    if isinstance(peername, str):
+        return "@"  # a Unix socket, in Go's words
     if not isinstance(peername, tuple):
         return ""
     host, port = peername[:2]
     return join_address(host, port)
 
 
-_BACKLOG = 1024
 _MIN_WAIT_S = 0.001
 _STOP_TIMEOUT_S = 1.0
 
@@ -319,13 +643,30 @@ _log = get_logger()
 class Server:
     """Accept clients, deliver messages, requeue timed-out messages, and run long work in steps."""
 
-    def __init__(self, registry: TopicRegistry, *, max_connections: int) -> None:
+    def __init__(
+        self,
+        registry: TopicRegistry,
+        *,
+        max_connections: int,
+        certificate: Certificate | None = None,
+        auth: AuthClient | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self.registry = registry
+        self.auth = auth
+        """The client of the auth servers; None if there are none."""
+        self.journal = journal
+        """None keeps all messages in memory."""
+        if journal is not None:
+            journal.on_progress = self.schedule_delivery
+        self.is_tls_required = registry.context.limits.is_tls_required
+        self._certificate = certificate
         self.handler = Handler(registry)
         self.limits = registry.context.limits.protocol
         self._max_connections = max_connections
         self._connections: dict[int, ClientConnection] = {}  # by the id of their consumer
         self._listener: asyncio.Server | None = None
+        self._address = ""
         self._is_stopped = False
         self._loop = asyncio.get_running_loop()
         self._delivery_handle: asyncio.Handle | None = None
@@ -338,17 +679,17 @@ class Server:
 
     async def start(self, address: str) -> str:
         """
-        Listen on *address*, host:port; return it with the actual port in place of 0.
+        Listen on *address*, host:port or the path of a Unix socket.
+
+        Return it with the actual port in place of 0.
 
         Raises:
             StartError: The address is in use, or not one of this machine.
         """
-        listener = listen_tcp("broker TCP", address)
-        host, port = listener.getsockname()[:2]
-        self._listener = await self._loop.create_server(
-            lambda: ClientConnection(self), sock=listener, backlog=_BACKLOG
-        )
-        return join_address(host, port)
+        listener = listen("broker TCP", address)
+        self._address = bound_address(listener)
+        self._listener = await start_server(listener, lambda: ClientConnection(self))
+        return self._address
 
     async def stop(self) -> None:
         """
@@ -360,6 +701,7 @@ class Server:
         self._is_stopped = True
         if self._listener is not None:
             self._listener.close()
+            remove_socket_file(self._address)
         for connection in list(self._connections.values()):
             connection.close()
         try:
@@ -377,9 +719,27 @@ class Server:
 
     # Called by connections and the HTTP API
 
+    def new_tls_layer(self) -> TlsLayer:
+        """Return the TLS layer of a new handshake, with the newest certificate."""
+        assert self._certificate is not None  # noqa: S101 - IDENTIFY agrees to TLS only with one
+        return TlsLayer(self._certificate.context)
+
     def read_clocks(self) -> ClockReading:
         """Return the time by the monotonic clock and by the wall clock."""
         return ClockReading(self._loop.time(), time.time_ns())
+
+    @property
+    def is_disk_behind(self) -> bool:
+        """True if so many publishes wait for the disk that publishers should not be read."""
+        return self.journal is not None and self.journal.is_backlogged
+
+    @property
+    def disk(self) -> Journal:
+        """The journal, for those who wait for a change of a durable topic."""
+        if self.journal is None:
+            msg = "only changes of durable topics wait for the disk"
+            raise LocalProtocolError(msg)
+        return self.journal
 
     def schedule_delivery(self) -> None:
         """

@@ -8,7 +8,7 @@ nsqd/stats.go, nsqd/http.go. Keys that nsqd omits when empty default to UNSET.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gateway.broker.channel import Channel
 from gateway.broker.client import Client
+from gateway.broker.latency import LatencyOptions, percentiles
 from gateway.broker.topics import Topic, TopicRegistry
 from gateway.protocol.wire import NSQD_VERSION
 
@@ -25,11 +26,23 @@ _ENTRY_BYTES = 64
 """Cost of an entry in addition to its output."""
 
 
+class Percentile(msgspec.Struct, frozen=True):
+    """One percentile of the times from publish to FIN; *value* in ns."""
+
+    quantile: float
+    """Above 0; 1 is written as an integer, as by Go."""
+    value: int
+
+
 class Latency(msgspec.Struct, frozen=True):
-    """e2e_processing_latency as nsqd reports it when measuring is off."""
+    """e2e_processing_latency; the percentiles are null if times are not measured."""
 
     count: int = 0
-    percentiles: list[dict[str, float]] | None = None
+    percentiles: list[Percentile] | None = None
+
+    def __str__(self) -> str:
+        """Return the percentiles as in nsqd's text format."""
+        return ", ".join(_nanoseconds(each.value) for each in self.percentiles or ())
 
 
 class PublishCount(msgspec.Struct, frozen=True):
@@ -57,6 +70,9 @@ class ClientStats(msgspec.Struct, frozen=True, kw_only=True):
     deflate: bool = False
     snappy: bool = False
     user_agent: str
+    authed: bool | UnsetType = UNSET
+    auth_identity: str | UnsetType = UNSET
+    auth_identity_url: str | UnsetType = UNSET
     pub_counts: list[PublishCount] | UnsetType = UNSET
     tls: bool = False
     tls_cipher_suite: str = ""
@@ -167,7 +183,12 @@ class StatsEncoder(Protocol):
 
 
 def collect(
-    registry: TopicRegistry, query: StatsQuery, format_: StatsEncoder, *, start_time: int
+    registry: TopicRegistry,
+    query: StatsQuery,
+    format_: StatsEncoder,
+    *,
+    start_time: int,
+    health: str = "OK",
 ) -> Generator[None, None, list[bytes]]:
     """
     Generator: collect the statistics, a step per `next()`; return the response in small pieces.
@@ -175,7 +196,7 @@ def collect(
     Topics and channels are sorted by name. The pieces are not joined, because joining megabytes
     would also block the event loop.
     """
-    return _StatsCollector(registry, query, format_).collect(start_time)
+    return _StatsCollector(registry, query, format_).collect(start_time, health)
 
 
 class _StatsCollector:
@@ -186,12 +207,13 @@ class _StatsCollector:
         self._query = query
         self._format = format_
         self._left_bytes = STEP_BYTES
+        self._latency = registry.context.limits.latency
 
-    def collect(self, start_time: int) -> Generator[None, None, list[bytes]]:
+    def collect(self, start_time: int, health: str) -> Generator[None, None, list[bytes]]:
         """Generator: collect the statistics, a step per `next()`; return the response in pieces."""
         memory = MemoryStats(heap_in_use_bytes=self._registry.context.memory.used_bytes)
         mem = memory if self._query.include_mem else UNSET
-        stats = Stats(start_time=start_time, memory=mem)
+        stats = Stats(start_time=start_time, health=health, memory=mem)
         name = self._query.topic
         # As in nsqd, an unknown topic leaves both lists null.
         if name and name not in self._registry.topics:
@@ -211,7 +233,7 @@ class _StatsCollector:
             topic = self._registry.topics.get(name)
             if topic is None or (channel and channel not in topic.channels):
                 continue
-            stats = _topic_stats(topic)
+            stats = _topic_stats(topic, _latency(topic.channels.values(), self._latency))
             channels = yield from self._channels(topic)
             parts.append(self._format.encode_topic(stats, channels))
             if self._is_step_done(parts):
@@ -225,7 +247,7 @@ class _StatsCollector:
             channel = topic.channels.get(name)
             if channel is None:
                 continue
-            stats = _channel_stats(channel)
+            stats = _channel_stats(channel, _latency([channel], self._latency))
             clients = None
             if self._query.include_clients:
                 # Snapshot of the clients, so that the list agrees with client_count.
@@ -259,17 +281,40 @@ class _StatsCollector:
         return True
 
 
-def _topic_stats(topic: Topic) -> TopicStats:
+def _latency(channels: Iterable[Channel], options: LatencyOptions) -> Latency:
+    """Return the percentiles over all *channels*."""
+    counts = [each.latency.counts() for each in channels if each.latency is not None]
+    if not counts:
+        return Latency()
+    count, found = percentiles(counts, options.percentiles)
+    return Latency(
+        count,
+        [
+            Percentile(int(quantile) if quantile == 1 else quantile, round(value))
+            for quantile, value in found
+        ],
+    )
+
+
+def _nanoseconds(value: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if value > size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.1f}ns"
+
+
+def _topic_stats(topic: Topic, latency: Latency) -> TopicStats:
     return TopicStats(
         topic_name=topic.name,
         depth=topic.depth,
         message_count=topic.message_count,
         message_bytes=topic.message_bytes,
         paused=topic.is_paused,
+        e2e_processing_latency=latency,
     )
 
 
-def _channel_stats(channel: Channel) -> ChannelStats:
+def _channel_stats(channel: Channel, latency: Latency) -> ChannelStats:
     return ChannelStats(
         channel_name=channel.name,
         depth=channel.depth,
@@ -280,6 +325,7 @@ def _channel_stats(channel: Channel) -> ChannelStats:
         timeout_count=channel.timeout_count,
         client_count=len(channel.consumers),
         paused=channel.is_paused,
+        e2e_processing_latency=latency,
     )
 
 
@@ -291,6 +337,7 @@ def _client_stats(client: Client, topic: str) -> ClientStats:
         for name, count in client.publish_counts.items()
         if topic in ("", name)
     ][:1]
+    tls, granted = client.tls, client.authorization
     return ClientStats(
         client_id=client.client_id,
         hostname=client.hostname,
@@ -303,8 +350,18 @@ def _client_stats(client: Client, topic: str) -> ClientStats:
         requeue_count=consumer.requeue_count,
         connect_ts=client.connect_ts,
         sample_rate=client.options.sample_rate,
+        deflate=client.is_deflate,
+        snappy=client.is_snappy,
         user_agent=client.user_agent,
+        authed=bool(granted and granted.grants) or UNSET,
+        auth_identity=(granted and granted.identity) or UNSET,
+        auth_identity_url=(granted and granted.identity_url) or UNSET,
         pub_counts=published or UNSET,
+        tls=tls is not None,
+        tls_cipher_suite=tls.cipher_suite if tls else "",
+        tls_version=tls.version if tls else "",
+        # No protocol is negotiated, and Go calls that mutual.
+        tls_negotiated_protocol_is_mutual=tls is not None,
     )
 
 
@@ -361,18 +418,23 @@ def _separated(parts: Parts, separator: bytes) -> list[bytes]:
 
 
 class TextStats:
-    """The text format, with nsqd's layout (nsqd/http.go, printStats)."""
+    """
+    The text format, with nsqd's layout (nsqd/http.go, printStats; nsqd/client_v2.go, String).
 
-    def __init__(self, *, uptime_s: int) -> None:
-        self._uptime_s = uptime_s
+    *now* is in seconds since 1970, and *started* the time of the start as a text.
+    """
+
+    def __init__(self, *, now: float, started: str) -> None:
+        self._now = now
+        self._started = started
 
     def encode_consumer(self, client: ClientStats) -> bytes:
-        """Return the line of a consumer."""
-        return f"        {_consumer_line(client)}".encode()
+        """Return the line of a consumer; one that also publishes is shown as a producer."""
+        return f"        {self._client_line(client)}".encode()
 
     def encode_producer(self, client: ClientStats) -> bytes:
         """Return the line of a producer."""
-        return f"   {_producer_line(client)}".encode()
+        return f"   {self._client_line(client)}".encode()
 
     def encode_channel(self, channel: ChannelStats, clients: Parts | None) -> bytes:
         """Return the line of a channel, followed by the lines of its clients."""
@@ -381,15 +443,16 @@ class TextStats:
             f"depth: {channel.depth:<5} be-depth: {channel.backend_depth:<5} "
             f"inflt: {channel.in_flight_count:<4} def: {channel.deferred_count:<4} "
             f"re-q: {channel.requeue_count:<5} timeout: {channel.timeout_count:<5} "
-            f"msgs: {channel.message_count:<8} e2e%: "
+            f"msgs: {channel.message_count:<8} e2e%: {channel.e2e_processing_latency}"
         )
         return b"\n".join([line.encode(), *(clients or ())])
 
     def encode_topic(self, topic: TopicStats, channels: Parts) -> bytes:
-        """Return an empty line, the line of a topic, and the lines of its channels."""
+        """Return the line of a topic, and the lines of its channels."""
         line = (
-            f"\n{_paused(paused=topic.paused)}[{topic.topic_name:<15}] depth: {topic.depth:<5} "
-            f"be-depth: {topic.backend_depth:<5} msgs: {topic.message_count:<8} e2e%: "
+            f"{_paused(paused=topic.paused)}[{topic.topic_name:<15}] depth: {topic.depth:<5} "
+            f"be-depth: {topic.backend_depth:<5} msgs: {topic.message_count:<8} "
+            f"e2e%: {topic.e2e_processing_latency}"
         )
         return b"\n".join([line.encode(), *channels])
 
@@ -399,8 +462,8 @@ class TextStats:
         """Return the whole text, in pieces."""
         lines = [
             f"nsqd v{stats.version} (embedded in nsq-gateway)",
-            f"start_time {stats.start_time}",
-            f"uptime {self._uptime_s}s",
+            f"start_time {self._started}",
+            f"uptime {_duration(self._now - stats.start_time)}",
             "",
             f"Health: {stats.health}",
         ]
@@ -408,29 +471,38 @@ class TextStats:
             memory: dict[str, Any] = msgspec.structs.asdict(stats.memory)
             lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
         lines += ["", "Topics:" if topics else "Topics: None"]
-        parts = ["\n".join(lines).encode(), *(topics or ())]
+        # Empty lines between topics, and before the producers.
+        spaced = _separated(topics, b"") if topics else []
+        parts = ["\n".join(lines).encode(), *spaced]
         parts += [b"", b"Producers:" if producers else b"Producers: None", *(producers or ())]
         return [*_separated(parts, b"\n"), b"\n"]
+
+    def _client_line(self, client: ClientStats) -> str:
+        # The address of a Unix socket has no port.
+        port = client.remote_address.rpartition(":")[2].replace("@", "")
+        name = f"[{client.version} {f'{client.hostname}:{port} {client.user_agent}':<21}]"
+        connected = _duration(max(0, int(self._now) - client.connect_ts))
+        if client.pub_counts is not UNSET:
+            topics = ",".join(f"{each.topic}={each.count}" for each in client.pub_counts)
+            total = sum(each.count for each in client.pub_counts)
+            return f"{name} msgs: {total:<8} topics: {topics} connected: {connected}"
+        return (
+            f"{name} state: {client.state} inflt: {client.in_flight_count:<4} "
+            f"rdy: {client.ready_count:<4} fin: {client.finish_count:<8} "
+            f"re-q: {client.requeue_count:<8} msgs: {client.message_count:<8} "
+            f"connected: {connected}"
+        )
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration of whole seconds or more, as Go writes it; a part of a second follows."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    text = f"{rest:.9f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text
 
 
 def _paused(*, paused: bool) -> str:
     return "*P " if paused else "   "
-
-
-def _name(client: ClientStats) -> str:
-    port = client.remote_address.rpartition(":")[2]
-    return f"[{client.version} {f'{client.hostname}:{port} {client.user_agent}':<21}]"
-
-
-def _consumer_line(client: ClientStats) -> str:
-    return (
-        f"{_name(client)} state: {client.state} inflt: {client.in_flight_count:<4} "
-        f"rdy: {client.ready_count:<4} fin: {client.finish_count:<8} "
-        f"re-q: {client.requeue_count:<8} msgs: {client.message_count:<8}"
-    )
-
-
-def _producer_line(client: ClientStats) -> str:
-    counts = [] if client.pub_counts is UNSET else client.pub_counts
-    topics = ",".join(f"{each.topic}={each.count}" for each in counts)
-    return f"{_name(client)} msgs: {sum(each.count for each in counts):<8} topics: {topics}"

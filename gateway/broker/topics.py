@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from itertools import islice
+from typing import Protocol
 
 from gateway.broker.channel import Channel
 from gateway.broker.client import Client
@@ -27,11 +28,18 @@ from gateway.protocol.wire import is_ephemeral
 class Topic:
     """A topic: its channels, and a backlog of messages that no channel has received yet."""
 
+    is_durable = False
+    """True if messages are on disk before they are acknowledged."""
+    refused_count = 0
+    """Messages that could not be written to disk."""
+
     def __init__(self, name: str, context: BrokerState) -> None:
         self.name = name
         self.is_ephemeral = is_ephemeral(name)
         """True if the topic ends with its last channel and mem_queue_size limits its backlog."""
         self.is_paused = False
+        self.is_held = False
+        """True while channels are being looked up that must get the first messages, too."""
         self.message_count = 0
         self.message_bytes = 0
         self.channels: dict[str, Channel] = {}
@@ -113,9 +121,13 @@ class Topic:
         ]
         self.message_count += len(bodies)
         self.message_bytes += body_bytes
+        self._accept(messages, at)
+
+    def _accept(self, messages: list[StoredMessage], at: ClockReading) -> None:
+        """Give *messages* to the channels, or keep them: all with the same delay, or with none."""
         # With a backlog, new messages must follow it, to keep their order.
         if self._is_distributing and not self._backlog:
-            self._distribute(messages, now=at.now, deferred=defer_ms > 0)
+            self._distribute(messages, now=at.now, deferred=messages[0].defer_ms > 0)
         else:
             self._append_backlog(messages)
 
@@ -126,13 +138,16 @@ class Topic:
             channel = self.channels[name] = Channel(self.name, name, self._context)
             self._reserve_copies()
             self._distribute_backlog(now)
+            self._context.announce(self.name, name)
         return channel
 
     def delete_channel(self, name: str) -> list[ChannelConsumer]:
         """Delete an existing channel; the caller must disconnect the returned consumers."""
         channel = self.channels.pop(name)
         self._reserve_copies()
-        return channel.delete()
+        consumers = channel.delete()
+        self._context.announce(self.name, name, is_deleted=True)
+        return consumers
 
     def pause(self) -> None:
         """Keep new messages in the backlog; channels still deliver the messages that they have."""
@@ -142,6 +157,12 @@ class Topic:
         """Distribute the backlog and new messages to the channels again."""
         self.is_paused = False
         self._distribute_backlog(now)
+
+    def end_hold(self, *, now: float) -> None:
+        """End `is_held`: distribute the backlog to the channels that exist by now."""
+        self.is_held = False
+        if not self.is_paused:
+            self.unpause(now=now)
 
     def empty(self) -> None:
         """Remove the backlog; the channels keep their messages. `DiscardQueue` frees the memory."""
@@ -159,7 +180,7 @@ class Topic:
 
     @property
     def _is_distributing(self) -> bool:
-        return bool(self.channels) and not self.is_paused
+        return bool(self.channels) and not self.is_paused and not self.is_held
 
     @property
     def _copies(self) -> int:
@@ -240,11 +261,24 @@ def _memory_of(messages: Sequence[StoredMessage]) -> int:
     return sum([OVERHEAD_BYTES + len(message.body) for message in messages])
 
 
+class Storage(Protocol):
+    """Where durable topics come from; a Protocol, because `durable` imports this module."""
+
+    @property
+    def version(self) -> int:
+        """Rises with each change whose response has to wait for the disk."""
+
+    def create_topic(self, name: str) -> Topic:
+        """Return a new topic whose messages are on disk."""
+
+
 class TopicRegistry:
     """All topics and clients of a broker."""
 
-    def __init__(self, context: BrokerState) -> None:
+    def __init__(self, context: BrokerState, storage: Storage | None = None) -> None:
         self.context = context
+        self.storage = storage
+        """None keeps all messages in memory."""
         self.topics: dict[str, Topic] = {}
         self.clients: dict[int, Client] = {}
         """All clients by the id of their consumer."""
@@ -253,8 +287,18 @@ class TopicRegistry:
         """Return the topic; create it if necessary."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = Topic(name, self.context)
+            if self.storage is None or is_ephemeral(name):
+                topic = Topic(name, self.context)
+            else:
+                topic = self.storage.create_topic(name)
+            self.topics[name] = topic
+            self.context.announce(name)
         return topic
+
+    @property
+    def version(self) -> int:
+        """Changes with every change whose response has to wait for the disk; 0 without a disk."""
+        return 0 if self.storage is None else self.storage.version
 
     def find_channel(self, topic: str, channel: str) -> Channel | None:
         """Return the channel; None if it or its topic does not exist."""
@@ -264,7 +308,11 @@ class TopicRegistry:
     def delete_topic(self, name: str) -> list[ChannelConsumer] | None:
         """Delete a topic; return the consumers to disconnect, or None if there is no such topic."""
         topic = self.topics.pop(name, None)
-        return None if topic is None else topic.delete()
+        if topic is None:
+            return None
+        consumers = topic.delete()
+        self.context.announce(name, is_deleted=True)
+        return consumers
 
     def delete_channel(self, topic: str, channel: str) -> list[ChannelConsumer] | None:
         """

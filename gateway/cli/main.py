@@ -13,9 +13,11 @@ import click
 import uvloop
 
 import gateway
+from gateway.cli.access import access
 from gateway.cli.health import Probe, check_health
 from gateway.cli.options import (
     ServerCommand,
+    ServerGroup,
     SettingsCommand,
     as_json_values,
     flags_given,
@@ -24,18 +26,19 @@ from gateway.cli.options import (
     settings_flags,
 )
 from gateway.cli.pub_input import NEWLINE, parse_delimiter
-from gateway.errors import GatewayError, SettingRefused, SettingsError, StartError
+from gateway.cli.stdio import FAILED, INTERRUPTED, WRONG_USE
+from gateway.errors import GatewayError, SettingRefused, SettingsError, StartError, StoreFailed
+from gateway.protocol.wire import NSQD_VERSION
 from gateway.server.runner import Runnable, run_until_signal, tune_gc
+from gateway.settings.broker import BrokerSettings
 from gateway.settings.commands import HealthSettings, PubSettings, SubSettings
 from gateway.settings.fields import Settings
 from gateway.settings.loader import load
-from gateway.settings.serve import BrokerSettings, ServeSettings
+from gateway.settings.serve import ServeSettings
 from gateway.telemetry import configure_logging, get_logger, log_uncaught
 
 logger = get_logger()
 
-# 130 is 128 + SIGINT, the status with which shells report a command ended by Ctrl-C.
-FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 STDIN, STDOUT = 0, 1
 
 _EPILOG = """\b
@@ -49,6 +52,7 @@ Examples:
   nsq-gateway broker -tcp-address=127.0.0.1:4150
   echo hello | nsq-gateway pub greetings
   nsq-gateway sub greetings readers
+  nsq-gateway stats --watch
   NSQ_GATEWAY_LISTEN=127.0.0.1:9000 nsq-gateway settings
 
 Exit status: 0 success, 1 failure, 2 usage error, 130 interrupted."""
@@ -109,6 +113,18 @@ Examples:
 Exit status: 0 success (--count, closed pipe, SIGTERM), 1 failure, 2 usage error,
 130 interrupted."""
 
+_TAIL_EPILOG = """\b
+If the topic has no channel yet, the first message written is the oldest one that waits there; the
+topic keeps none of them for a later channel.
+
+\b
+Examples:
+  nsq-gateway tail orders
+  nsq-gateway tail orders -n 1 --json --lookupd-http-address lookup-1:4161 | jq .body
+
+Exit status: 0 success (--count, closed pipe, SIGTERM), 1 failure, 2 usage error,
+130 interrupted."""
+
 _HEALTH_EPILOG = """\b
 Examples:
   nsq-gateway health
@@ -119,18 +135,36 @@ Exit status: 0 healthy, 1 unhealthy or no response, 2 usage error."""
 _BROKER_EPILOG = """\b
 Examples:
   nsq-gateway broker
-  nsq-gateway broker -tcp-address=127.0.0.1:4150 -msg-timeout=30s"""
+  nsq-gateway broker -tcp-address=127.0.0.1:4150 -msg-timeout=30s
+  nsq-gateway broker --lookupd-tcp-address=lookup-1:4160 --config=nsqd.toml"""
+
+
+_BROKER_CHECK_EPILOG = """\b
+Examples:
+  nsq-gateway broker check /var/lib/nsq-gateway
+
+Exit status: 0 the store is whole, 1 it is damaged or cannot be read, 2 usage error."""
+
+
+_OPERATE = (
+    *("topics", "channels", "nodes", "stats"),
+    *("create", "pause", "unpause", "empty", "delete"),
+)
 
 
 class _Commands(click.Group):
-    """The group of commands; imports `pipeline` on demand: that takes a fifth of the start-up."""
+    """The group of commands; imports most of them on demand, for they are slow to import."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every command's name, sorted, including `pipeline`."""
-        return sorted([*super().list_commands(ctx), "pipeline"])
+        """Return every command's name, sorted."""
+        return sorted([*super().list_commands(ctx), "pipeline", *_OPERATE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command *cmd_name*, or None if there is no such command."""
+        if cmd_name in _OPERATE:
+            from gateway.cli.operate import OPERATE_COMMANDS  # noqa: PLC0415
+
+            return next(each for each in OPERATE_COMMANDS if each.name == cmd_name)
         if cmd_name != "pipeline":
             return super().get_command(ctx, cmd_name)
         from gateway.cli.pipeline import (  # noqa: PLC0415
@@ -152,6 +186,9 @@ def commands() -> None:
     """HTTP and WebSockets in front of NSQ, with an embedded broker, and a client for the shell."""
 
 
+commands.add_command(access)
+
+
 @commands.command(cls=ServerCommand, epilog=_SERVE_EPILOG)
 @settings_flags(ServeSettings)
 def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
@@ -169,19 +206,66 @@ def serve(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
     _run(settings, lambda: Supervisor(settings) if settings.workers > 1 else Service(settings))
 
 
-@commands.command(cls=ServerCommand, epilog=_BROKER_EPILOG)
-@click.version_option(gateway.__version__, prog_name="nsq-gateway")
+@commands.group(cls=ServerGroup, epilog=_BROKER_EPILOG, invoke_without_command=True)
+# nsqd's form, for tools that look for the version of nsqd in it.
+@click.version_option(
+    NSQD_VERSION, message=f"nsqd v%(version)s (embedded in nsq-gateway {gateway.__version__})"
+)
 @settings_flags(BrokerSettings)
-def broker(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for each setting
+@click.pass_context
+def broker(
+    ctx: click.Context,
+    /,
+    config: Path | None,
+    **flags: Any,  # noqa: ANN401 - one for each setting
+) -> None:
     """
     Start the embedded broker alone, as a replacement for nsqd.
 
-    Flags have nsqd's names and also accept nsqd's spelling (-tcp-address=…).
+    A command line of nsqd works unchanged: flags have nsqd's names and accept nsqd's spelling
+    (-tcp-address=…, -snappy=false), and --config reads nsqd's file. With --data-path, OK means on
+    disk. `broker check PATH` reads a data path and reports what is damaged.
     """
-    from gateway.server.broker import BrokerService  # noqa: PLC0415 - slow to import
+    if ctx.invoked_subcommand is not None:
+        return
+    from gateway.server.broker import LISTENING, BrokerService  # noqa: PLC0415 - slow to import
+
+    def announce(line: str) -> None:
+        # nsqd logs to standard error, and that is where tools look for its addresses.
+        click.echo(line, err=LISTENING in line)
 
     settings = load(BrokerSettings, flags_given(flags), config).settings
-    _run(settings, lambda: BrokerService(settings))
+    _run(settings, lambda: BrokerService(settings), announce)
+
+
+@broker.command("check", epilog=_BROKER_CHECK_EPILOG)
+@click.argument("path", type=click.Path(path_type=Path))
+def broker_check(path: Path) -> None:
+    """
+    Read everything in the data path PATH and report what is damaged; change nothing.
+
+    A broker may be running on it.
+    """
+    from gateway.broker.store_check import Report, check_store  # noqa: PLC0415 - slow to import
+
+    report = Report()
+    try:
+        for report in check_store(path):
+            if sys.stderr.isatty():
+                click.echo(f"\r{report.chunks} of {report.all_chunks} chunks", err=True, nl=False)
+    except StoreFailed as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        if sys.stderr.isatty():
+            click.echo(err=True)
+    for problem in report.problems:
+        click.echo(problem)
+    click.echo(
+        f"{report.topics} topics, {report.channels} channels, {report.messages} messages in "
+        f"{report.chunks} chunks, {len(report.problems)} problems"
+    )
+    if report.problems:
+        sys.exit(FAILED)
 
 
 @commands.command(cls=SettingsCommand, epilog=_PUB_EPILOG)
@@ -231,17 +315,14 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
         sys.exit(INTERRUPTED)
 
 
-@commands.command(cls=SettingsCommand, epilog=_SUB_EPILOG)
-@click.argument("topic")
-@click.argument("channel")
-@click.option(
+_json_lines = click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Write each message as a JSON object on a line: id, attempts, timestamp_ns, nsqd (not "
     "from a gateway), and body or body_base64.",
 )
-@click.option(
+_count = click.option(
     "-n",
     "--count",
     type=click.IntRange(min=1),
@@ -249,12 +330,23 @@ def pub(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for ea
     metavar="N",
     help="End after N messages. [default: no limit]",
 )
+
+
+@commands.command(cls=SettingsCommand, epilog=_SUB_EPILOG)
+@click.argument("topic")
+@click.argument("channel")
+@_json_lines
+@_count
 @settings_flags(SubSettings)
-def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
+def sub(config: Path | None, topic: str, channel: str, **flags: Any) -> None:  # noqa: ANN401
     """Consume CHANNEL of TOPIC and write each message as a line to standard output."""
+    _consume(config, topic, channel, flags)
+
+
+def _consume(config: Path | None, topic: str, channel: str, flags: dict[str, Any]) -> None:
     from gateway.cli.sub import SubTask, run_sub  # noqa: PLC0415 - slow to import
 
-    topic, channel, count = (flags.pop(name) for name in ("topic", "channel", "count"))
+    as_json, count = flags.pop("as_json"), flags.pop("count")
     loaded = load(SubSettings, flags_given(flags), config)
     refuse_unused_flags(loaded)
     settings = loaded.settings
@@ -268,6 +360,22 @@ def sub(config: Path | None, *, as_json: bool, **flags: Any) -> None:  # noqa: A
     )
     if uvloop.run(run_sub(settings, task)) is signal.SIGINT:
         sys.exit(INTERRUPTED)
+
+
+@commands.command(cls=SettingsCommand, epilog=_TAIL_EPILOG)
+@click.argument("topic")
+@_json_lines
+@_count
+@settings_flags(SubSettings)
+def tail(config: Path | None, topic: str, **flags: Any) -> None:  # noqa: ANN401
+    """
+    Write the messages of TOPIC from now on to standard output, and take nothing from others.
+
+    It consumes a channel of its own, gw.…#ephemeral, which nsqd deletes at the end.
+    """
+    from gateway.web.subscribe.request import new_channel_name  # noqa: PLC0415 - slow to import
+
+    _consume(config, topic, new_channel_name(), flags)
 
 
 @commands.command(cls=SettingsCommand, epilog=_HEALTH_EPILOG)
@@ -311,11 +419,16 @@ def _require_open(stream: TextIO | None, descriptor: int) -> int:
     return descriptor
 
 
-def _run(settings: Settings, build: Callable[[], Runnable]) -> None:
+def _run(
+    settings: Settings,
+    build: Callable[[], Runnable],
+    announce: Callable[[str], None] = click.echo,
+) -> None:
     """
     Run the server that *build* creates until a signal arrives; exit with 130 after SIGINT.
 
-    With ``--log-format json`` the banner and a GatewayError are log lines too, not plain text.
+    Call *announce* with each line of its banner. With ``--log-format json`` the banner and a
+    GatewayError are log lines too, not plain text.
     """
     is_json = settings.log_format == "json"
     configure_logging(settings.log_format, settings.log_level)
@@ -325,7 +438,7 @@ def _run(settings: Settings, build: Callable[[], Runnable]) -> None:
         service = build()
         # After `build`: `tune_gc` excludes the objects that exist by now from later collections.
         tune_gc()
-        return await run_until_signal(service, _log_startup if is_json else click.echo)
+        return await run_until_signal(service, _log_startup if is_json else announce)
 
     error: GatewayError | None = None
     try:

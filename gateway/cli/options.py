@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +15,10 @@ from pydantic_settings import BaseSettings
 from gateway.credentials import Secret
 from gateway.errors import SettingRefused, SettingsError
 from gateway.protocol.wire import is_valid_name
+from gateway.settings.broker import IGNORED
 from gateway.settings.commands import CommandSettings, PubSettings, SubSettings
-from gateway.settings.fields import Settings, environment_name, flag_name
-from gateway.settings.loader import CONFIG_VARIABLE, Loaded, is_hidden, unsupported_reason
+from gateway.settings.fields import Settings, environment_name, flag_name, parse_go_bool
+from gateway.settings.loader import CONFIG_VARIABLE, Loaded, is_hidden
 from gateway.settings.nsqd import NsqdSettings
 
 _ALLOWED_NAMES = "1 to 64 letters, digits, '.', '_', '-'; '#ephemeral' may follow"
@@ -40,23 +42,14 @@ _SECTIONS = (
     ("Logs and settings", {*Settings.model_fields, "config"}),
     ("Reaching nsqd", set(NsqdSettings.model_fields)),
     ("Metrics of a job that ends", {"job_name", "metrics_push_url", "metrics_textfile"}),
+    ("Options of nsqd without effect", set(IGNORED)),
     ("Running on Spark", {"master", "spark_conf", "retries", "stop_wait_s"}),
 )
 """Titles in --help for settings that several commands share."""
 
 
 class SettingsCommand(click.Command):
-    """A command that groups its flags in --help, and says why a flag of nsqd is not supported."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse *args*; see `click.Command.parse_args`."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            reason = unsupported_reason(error.option_name.lstrip("-").replace("-", "_"))
-            if reason is None:
-                raise
-            raise SettingRefused(error.option_name, reason) from error
+    """A command that groups its flags in --help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags to *formatter* in sections, the command's own flags first."""
@@ -73,30 +66,70 @@ class SettingsCommand(click.Command):
 
 
 class ServerCommand(SettingsCommand):
-    """A command that also accepts nsqd's spelling of flags: ``-tcp-address=…``."""
+    """A command that also accepts nsqd's spelling: ``-tcp-address=…``, ``-snappy=false``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse *args*; see `click.Command.parse_args`."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        with_value = {flag for each in options if not each.is_flag for flag in each.opts}
-        return super().parse_args(ctx, _double_dashes(args, with_value))
+        options = {
+            flag: param
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for flag in param.opts
+        }
+        return super().parse_args(ctx, list(_as_click_spells(args, options)))
 
 
-def _double_dashes(args: list[str], with_value: set[str]) -> list[str]:
+class ServerGroup(ServerCommand, click.Group):
+    """A `ServerCommand` with subcommands."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the flags to *formatter*, then the subcommands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class _BareOption(click.Option):
+    """A flag with a value, which may also stand alone; it has *bare* as its value then."""
+
+    def __init__(self, *args: Any, bare: str, **attributes: Any) -> None:  # noqa: ANN401 - click's
+        super().__init__(*args, **attributes)
+        self.bare = bare
+
+
+def _as_click_spells(args: Iterable[str], options: Mapping[str, click.Option]) -> Iterator[str]:
     """
-    Return *args* with ``-flag`` replaced by ``--flag``, except ``-h`` and numbers such as ``-50``.
+    Yield *args* as click reads them, from nsqd's spelling.
 
-    An argument after one of the flags *with_value* is the value of that flag, and is not changed:
-    a value may begin with a dash, as a secret does now and then.
+    ``-flag`` becomes ``--flag``, except ``-h`` and numbers such as ``-50``. A boolean may have a
+    value after ``=``, as in Go.
+
+    An argument after a flag with a value is that value, and is not changed: a value may begin with
+    a dash, as a secret does now and then.
     """
-    spelled: list[str] = []
-    is_value = False
-    for arg in args:
+    rest = iter(args)
+    for arg in rest:
         is_long = arg.startswith("-") and arg[1:2].isalpha() and len(arg) > len("-h")
-        spelled.append(f"-{arg}" if is_long and not is_value else arg)
-        # A value that looks like one of the flags takes no value itself.
-        is_value = not is_value and spelled[-1] in with_value
-    return spelled
+        spelled = f"-{arg}" if is_long else arg
+        flag, equals, value = spelled.partition("=")
+        option = options.get(flag)
+        if option is None:
+            yield spelled
+        elif option.is_flag:
+            yield _boolean_flag(option, flag, value) if equals else spelled
+        elif isinstance(option, _BareOption):
+            yield spelled if equals else f"{flag}={option.bare}"
+        else:
+            yield spelled
+            if not equals:
+                yield from itertools.islice(rest, 1)
+
+
+def _boolean_flag(option: click.Option, flag: str, value: str) -> str:
+    """Return click's spelling of ``--flag=value``."""
+    wanted = parse_go_bool(value)
+    if wanted is None or not (wanted or option.secondary_opts):
+        raise SettingsError(flag, value, allowed="true, false")
+    return flag if wanted else option.secondary_opts[0]
 
 
 def settings_flags(kind: type[BaseSettings]) -> Callable[[CommandT], CommandT]:
@@ -132,6 +165,17 @@ def _option(name: str, field: FieldInfo, note: str) -> Callable[[CommandT], Comm
         return click.option(flags, name, default=None, help=text)
     # No default for click: None, or (), tells that the flag was not given.
     is_list = isinstance(field.default, tuple)
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "bare" in extra:
+        return click.option(
+            flag_name(name),
+            name,
+            cls=_BareOption,
+            bare=extra["bare"],
+            default=None,
+            metavar="VALUE",
+            help=text,
+        )
     return click.option(
         flag_name(name), name, multiple=is_list, default=None, metavar="VALUE", help=text
     )
@@ -161,10 +205,12 @@ def format_value(value: object) -> str:
 def as_json_values(settings: BaseSettings) -> dict[str, Any]:
     """Return the values of *settings* by name, for JSON; for secrets, their fingerprints."""
     fields = type(settings).model_fields
-    return {
-        name: format_value(value) if is_hidden(fields[name]) and value is not None else value
-        for name, value in settings
-    }
+
+    def as_json(name: str, value: object) -> object:
+        is_text = isinstance(value, Path) or (is_hidden(fields[name]) and value is not None)
+        return format_value(value) if is_text else value
+
+    return {name: as_json(name, value) for name, value in settings}
 
 
 def refuse_unused_flags(loaded: Loaded[PubSettings] | Loaded[SubSettings]) -> None:

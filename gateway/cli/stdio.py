@@ -143,6 +143,11 @@ def reader_is_gone(error: OSError) -> bool:
     return error.errno in (errno.EPIPE, errno.ECONNRESET)
 
 
+# 130 is 128 + SIGINT, the status with which shells report a command ended by Ctrl-C.
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+"""Exit statuses."""
+
+
 def watch_signals(*numbers: signal.Signals) -> asyncio.Future[signal.Signals]:
     """
     Return a future that gets the first of the signals *numbers* that arrives.

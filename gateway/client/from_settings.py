@@ -42,11 +42,7 @@ def read_access(settings: NsqdSettings) -> NsqdAccess:
     Raises:
         SettingsError: A file is missing or invalid.
     """
-    secret = settings.auth_secret
-    if settings.auth_secret_file is not None:
-        secret, warning = read_secret_file(settings.auth_secret_file)
-        if warning is not None:
-            logger.warning("secret file readable by everyone", advice=warning)
+    secret = read_secret(settings.auth_secret, settings.auth_secret_file)
     tls = _tls_options(settings)
     if tls is not None:
         tls.context()  # fail now, instead of reporting every nsqd as unreachable
@@ -64,6 +60,21 @@ def read_access(settings: NsqdSettings) -> NsqdAccess:
             secret=secret,
         ),
     )
+
+
+def read_secret(secret: Secret | None, path: str | None) -> Secret | None:
+    """
+    Return *secret*, or the one in the file at *path*; log a warning if everyone can read the file.
+
+    Raises:
+        SettingsError: The file is missing or invalid.
+    """
+    if path is None:
+        return secret
+    secret, warning = read_secret_file(path)
+    if warning is not None:
+        logger.warning("secret file readable by everyone", advice=warning)
+    return secret
 
 
 class NsqdAddresses(NamedTuple):

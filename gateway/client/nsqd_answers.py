@@ -158,6 +158,31 @@ class NsqdTopicStats(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
+class ChannelCounts(msgspec.Struct, gc=False, kw_only=True):
+    """The counts of one channel in /stats: messages, but for *client_count*."""
+
+    channel_name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int = 0
+    paused: bool = False
+
+
+class TopicCounts(msgspec.Struct, gc=False, kw_only=True):
+    """The counts of one topic in /stats, in messages, without its channels."""
+
+    topic_name: str
+    depth: int
+    backend_depth: int
+    message_count: int
+    paused: bool = False
+
+
 Channel: TypeAlias = tuple[str, str]
 """Topic and channel."""
 

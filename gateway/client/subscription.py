@@ -13,7 +13,7 @@ import asyncio
 import enum
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from gateway.aio import LazyEvent, call_after_reads, spawn
@@ -23,6 +23,7 @@ from gateway.client.handshake import open_connection
 from gateway.client.metrics import SUBSCRIBER
 from gateway.client.rdy import RdyDistributor, RdyOptions, RdyShare
 from gateway.client.reconnect import Reconnector
+from gateway.credentials import Secret
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
@@ -392,6 +393,11 @@ class Subscription:
         """When the timer fires; kept here, because uvloop rounds its handles' times to ms."""
 
     # Opening
+
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Use *secret* for connections that are opened from now on; open ones stay."""
+        connection = replace(self.options.connection, secret=secret)
+        self.options = replace(self.options, connection=connection)
 
     async def start(self) -> None:
         """

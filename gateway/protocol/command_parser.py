@@ -25,6 +25,7 @@ from gateway.protocol.commands import (
     Finish,
     Identify,
     MultiPublish,
+    MultiPublishStart,
     Nop,
     PackedBodies,
     Publish,
@@ -76,12 +77,15 @@ class ReadPaused(Exception):
         self.offset = offset
 
 
+_UNKNOWN_COUNT = -1
+
+
 class _OpenMpub:
-    """An MPUB whose messages are still arriving."""
+    """An MPUB whose messages are still arriving; *count* is unknown until they begin."""
 
     __slots__ = ("bodies", "count", "packed", "packed_count", "size_bytes", "topic")
 
-    def __init__(self, topic: str, count: int) -> None:
+    def __init__(self, topic: str, count: int = _UNKNOWN_COUNT) -> None:
         self.topic = topic
         self.count = count
         self.bodies: list[bytes] = []  # up to `STEP_MESSAGES` messages
@@ -106,15 +110,26 @@ class _Verb:
 
 
 class CommandParser:
-    """Parse the commands of one connection."""
+    """
+    Parse the commands of one connection.
 
-    __slots__ = ("_limits", "_mpub", "messages_left")
+    With *announces_mpub*, the line of an MPUB is a command of its own, `MultiPublishStart`.
+    """
 
-    def __init__(self, limits: Limits) -> None:
+    __slots__ = ("_announces_mpub", "_limits", "_mpub", "_verbs", "messages_left")
+
+    def __init__(self, limits: Limits, *, announces_mpub: bool = False) -> None:
         self._limits = limits
+        self._announces_mpub = announces_mpub
         self._mpub: _OpenMpub | None = None
+        self._verbs = self._VERBS
         self.messages_left = STEP_MESSAGES
         """MPUB messages that may be parsed before the next pause; the caller resets it."""
+
+    @property
+    def is_in_mpub(self) -> bool:
+        """True if the next bytes belong to the body of an MPUB."""
+        return self._mpub is not None
 
     def read(self, data: bytes, offset: int, state: State) -> tuple[Command, int]:
         """
@@ -136,9 +151,9 @@ class CommandParser:
         line = data[offset:end]
         # nsqd trims one CR before the newline.
         params = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
-        verb = self._VERBS.get(params[0])
+        verb = self._verbs.get(params[0])
         if verb is None:
-            raise RemoteProtocolError("E_INVALID", f"invalid command {_as_text(params[0])}")
+            raise self._unknown(params[0])
         # nsqd checks the state first, so this error has precedence over invalid parameters.
         if (state, verb.kind) not in ALLOWED:
             name = verb.kind.verb.decode()
@@ -157,6 +172,17 @@ class CommandParser:
             # All other commands are parsed again from the start of their line.
             wanted_bytes = more.offset + more.wanted_bytes - offset
             raise Incomplete(offset, wanted_bytes, more.error_at_eof) from None
+
+    def require_tls(self, *, is_due: bool) -> None:
+        """While *is_due*, refuse every command but IDENTIFY."""
+        # A table of its own, so that the check costs nothing.
+        self._verbs = {Identify.verb: self._VERBS[Identify.verb]} if is_due else self._VERBS
+
+    def _unknown(self, verb: bytes) -> RemoteProtocolError:
+        if self._verbs is self._VERBS:
+            return RemoteProtocolError("E_INVALID", f"invalid command {_as_text(verb)}")
+        description = f"cannot {_as_text(verb)} in current state (TLS required)"
+        return RemoteProtocolError("E_INVALID", description)
 
     # One method per verb. Arguments: words of the line, all bytes, the offset after the line.
 
@@ -224,6 +250,13 @@ class CommandParser:
     def _multi_publish(self, params: _Params, data: bytes, offset: int) -> tuple[Command, int]:
         # nsqd repeats the error code in this description.
         topic = _topic("E_BAD_TOPIC MPUB", params[1])
+        if self._announces_mpub:
+            self._mpub = _OpenMpub(topic)
+            return MultiPublishStart(topic), offset
+        return self._start_mpub(topic, data, offset)
+
+    def _start_mpub(self, topic: str, data: bytes, offset: int) -> tuple[Command, int]:
+        """Parse the sizes at the start of an MPUB's body, and what has arrived of its messages."""
         limit = self._limits.max_body_size_bytes
         size = _int32(data, offset, "MPUB", _BODY_SIZE)
         if size <= 0:
@@ -240,6 +273,14 @@ class CommandParser:
 
     def _read_mpub(self, mpub: _OpenMpub, data: bytes, offset: int) -> tuple[Command, int]:
         """Parse more messages of *mpub*, which keeps the complete ones: none is parsed twice."""
+        if mpub.count == _UNKNOWN_COUNT:
+            try:
+                return self._start_mpub(mpub.topic, data, offset)
+            except Incomplete as more:
+                if self._mpub is not mpub:
+                    raise  # its messages have begun
+                wanted_bytes = more.offset + more.wanted_bytes - offset
+                raise Incomplete(offset, wanted_bytes, more.error_at_eof) from None
         if mpub.count > STEP_MESSAGES:
             return self._read_packed_mpub(mpub, data, offset)
         bodies, available, size_of = mpub.bodies, len(data), INT32.unpack_from

@@ -257,12 +257,28 @@ class Nop(msgspec.Struct, frozen=True, gc=False):
         return b"NOP\n"
 
 
+class MultiPublishStart(msgspec.Struct, frozen=True, gc=False):
+    """
+    The line of an MPUB whose body follows; never sent.
+
+    nsqd checks the client's permission before it reads the body.
+    """
+
+    verb: ClassVar[bytes] = b"MPUB"
+    topic: str
+
+    def encode(self) -> bytes:
+        """Return nothing: `MultiPublish` encodes the line, too."""
+        return b""
+
+
 Command: TypeAlias = (
     Identify
     | Auth
     | Subscribe
     | Publish
     | DeferredPublish
+    | MultiPublishStart
     | MultiPublish
     | Ready
     | Finish

@@ -1,7 +1,7 @@
 """
 Snappy and deflate: the codecs between V2 and the socket, once IDENTIFY has agreed on one.
 
-Both decode on demand, in pieces of at most 1 MiB, so that a decompression bomb occupies one piece.
+Both decode on demand, in pieces of at most 64 KiB, so that a decompression bomb occupies one piece.
 They flush every write, as nsqd does. Compression and checksums are python-snappy's and zlib's.
 
 `SnappyCodec` finds the ends of the chunks itself, because python-snappy's stream class has no such
@@ -23,7 +23,7 @@ import snappy
 from gateway.errors import RemoteProtocolError
 from gateway.protocol.buffer import ReceiveBuffer
 
-MAX_PIECE_BYTES = 1_048_576
+MAX_PIECE_BYTES = 65_536
 """Maximum size of the decoded piece that a codec yields."""
 
 _STREAM_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
@@ -195,7 +195,7 @@ class DeflateCodec:
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Yield *data* decompressed, in pieces of 1 MiB and a shorter last one.
+        Yield *data* decompressed, in pieces of 64 KiB and a shorter last one.
 
         Raises:
             RemoteProtocolError: *data* is not deflate, or comes after the end of the stream.

@@ -62,7 +62,7 @@ class Codec(Protocol):
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """
-        Decode *data* from the socket, and yield the result in pieces of at most 1 MiB.
+        Decode *data* from the socket, and yield the result in pieces of at most 64 KiB.
 
         Each piece is decoded on demand, so a decompression bomb occupies only one piece. The caller
         must exhaust the iterator before the next call. Incomplete input yields nothing.
@@ -115,17 +115,22 @@ _FRAMES = (Response, ErrorFrame)
 
 _NO_PIECES: Iterator[bytes] = iter(())
 
+MAX_STEP_BYTES = 65_536
+"""Decompressed bytes after which the broker's side pauses: up to 30 ms of work (NOPs)."""
+
 
 class V2Connection:
     """
     One V2 connection: it turns received bytes into events, and commands or frames into bytes.
 
-    With *is_raw*, messages are returned as `RawMessages` in place of `MessagesReceived`.
+    With *is_raw*, messages are returned as `RawMessages` in place of `MessagesReceived`. With
+    *announces_mpub*, `MultiPublishStart` precedes each `MultiPublish`, before its body has arrived.
     """
 
     __slots__ = (
         "_buffer",
         "_codec",
+        "_decoded_bytes",
         "_error_at_eof",
         "_expects_magic",
         "_expects_response",
@@ -142,7 +147,14 @@ class V2Connection:
         "state",
     )
 
-    def __init__(self, role: Role, limits: Limits | None = None, *, is_raw: bool = False) -> None:
+    def __init__(
+        self,
+        role: Role,
+        limits: Limits | None = None,
+        *,
+        is_raw: bool = False,
+        announces_mpub: bool = False,
+    ) -> None:
         self.role = role
         self._is_raw = is_raw
         self.state = State.INIT
@@ -150,11 +162,16 @@ class V2Connection:
         self._codec: Codec | None = None
         self._pieces = _NO_PIECES
         self._undecoded: ReceiveBuffer | None = None  # received while paused, with a codec
+        self._decoded_bytes = 0
         self._is_open = True
         self._is_paused = False
         self._unread = b""
         self._unread_offset = 0
-        self._parser = CommandParser(limits or Limits()) if role is Role.BROKER else None
+        self._parser = (
+            CommandParser(limits or Limits(), announces_mpub=announces_mpub)
+            if role is Role.BROKER
+            else None
+        )
         self._expects_magic = role is Role.BROKER
         self._expects_response = False
         self._upgrades_due = 0
@@ -175,7 +192,7 @@ class V2Connection:
         """
         True while received bytes are kept unparsed.
 
-        After IDENTIFY, this ends with `upgrade`; within or after an MPUB, with `resume`.
+        After IDENTIFY, this ends with `upgrade`; otherwise (MPUB, compression) with `resume`.
         """
         return self._is_paused
 
@@ -184,10 +201,11 @@ class V2Connection:
         Process bytes from the socket and return the events that they complete.
 
         The broker's side pauses reading after about `STEP_MESSAGES` messages of MPUB in one call,
-        and after every MPUB with more than that.
+        after every MPUB with more than that, and after a piece or more of decompressed data.
         """
         if not self._is_open:
             return []
+        self._decoded_bytes = 0
         if self._parser is not None:
             self._parser.messages_left = STEP_MESSAGES
         if self._codec is not None:
@@ -246,12 +264,14 @@ class V2Connection:
         self._is_paused = False
         # Not below 0, because `resume` ends its pause here, too.
         self._upgrades_due = max(0, self._upgrades_due - 1)
-        if codec is None and not len(self._buffer):
+        if codec is None and (self._codec is not None or not len(self._buffer)):
             # Continue in place: one read may hold thousands of IDENTIFY, and copying the rest
             # after each one would take quadratic time.
             unread, offset = self._unread, self._unread_offset
             self._unread, self._unread_offset = b"", 0
-            return self._read(unread, offset) + self._read_pieces()
+            # If nothing is left, an incomplete command may be in the buffer: keep its state.
+            events = self._read(unread, offset) if offset < len(unread) else []
+            return events + self._read_pieces()
         unread = self.take_unread()
         if codec is None:
             return self._read(unread, 0)
@@ -261,14 +281,20 @@ class V2Connection:
 
     def resume(self) -> list[Event]:
         """
-        Continue reading after the pause that an MPUB causes (broker); return the next events.
+        Continue after the pause that MPUB or compression causes (broker); return the next events.
 
         Raises:
             LocalProtocolError: Reading is not paused.
         """
         if self._parser is not None:
             self._parser.messages_left = STEP_MESSAGES
+        self._decoded_bytes = 0
         return self.upgrade(None)
+
+    def require_tls(self, *, is_due: bool) -> None:
+        """While *is_due*, refuse every command but IDENTIFY (broker)."""
+        assert self._parser is not None  # noqa: S101 - a broker has one
+        self._parser.require_tls(is_due=is_due)
 
     def _read_pieces(self) -> list[Event]:
         """Decode and parse until the input ends, reading is paused, or the peer violates V2."""
@@ -281,6 +307,10 @@ class V2Connection:
                     held = self._buffer.feed(piece)
                     if held is not None:
                         events += self._read(held, 0)
+                    self._decoded_bytes += len(piece)
+                    if self._parser is not None and self._decoded_bytes >= MAX_STEP_BYTES:
+                        # A small read can become a thousand times as many bytes of commands.
+                        self._is_paused = True
                 elif self._undecoded is not None:
                     undecoded, self._undecoded = self._undecoded, None
                     self._pieces = self._codec.decode(undecoded.take_all())
@@ -288,6 +318,9 @@ class V2Connection:
                     break
         except RemoteProtocolError as error:
             # The codec yields the valid data before it raises, so its events precede this one.
+            if self._parser is not None:
+                # To nsqd this is a read that failed, as at the end of the stream.
+                error = self._error_at_eof or RemoteProtocolError("", error.description)
             events.append(self._close_on(error))
         return events
 
@@ -375,7 +408,8 @@ class V2Connection:
             if self._expects_magic:
                 offset = _after_magic(data)
                 self._expects_magic = False
-            while offset < len(data) and not self._is_paused:
+            # The body of an announced MPUB is awaited, even if none of it has come.
+            while not self._is_paused and (offset < len(data) or self._parser.is_in_mpub):
                 command, offset = self._parser.read(data, offset, self.state)
                 kind = type(command)
                 # The parser has checked the state, so `advance` cannot raise here.
@@ -442,6 +476,10 @@ class V2Connection:
             msg = "messages can be sent to a subscribed connection only"
             raise LocalProtocolError(msg)
         return self._encode(encode_messages(messages))
+
+    def send_encoded(self, frames: bytes) -> bytes:
+        """Return the bytes to write for *frames*, which `encode_messages` has returned (broker)."""
+        return self._encode(frames)
 
     def _encode(self, data: bytes) -> bytes:
         return data if self._codec is None else self._codec.encode(data)

@@ -41,7 +41,14 @@ ROUTES: Mapping[str, tuple[str, ...]] = {
     "/channel/unpause": ("POST",),
     "/config/:opt": ("GET", "PUT"),
 }
-"""nsqd's paths and their methods, without /debug; ``:opt`` matches one path segment."""
+"""
+nsqd's paths and their methods; ``:opt`` matches one path segment.
+
+Without /debug, which is about Go's runtime: its paths are 404 here.
+"""
+
+
+MOVED_PERMANENTLY = 301
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ def find_route(
         if cleaned and method in routes[cleaned.route]:
             location = cleaned.route.replace(":opt", quote(cleaned.argument, safe="$&+,:;=@"))
             # 307 keeps the method and the body of a POST.
-            return Redirect(301 if method == "GET" else 307, location)
+            return Redirect(MOVED_PERMANENTLY if method == "GET" else 307, location)
     if not methods:
         return RouteError("NOT_FOUND")
     if method == "OPTIONS":
@@ -173,9 +180,21 @@ HTTP_STATUS: Mapping[str, int] = {
 """
 The HTTP status of each error token of nsqd.
 
-One exception is not in this table: nsqd responds to a PUT /config that is too large with
-INVALID_VALUE and 413.
+One exception is not in this table: `OPTION_SIZE_STATUS`.
 """
+
+OPTION_SIZE_STATUS = 413
+"""
+Status of INVALID_VALUE if the body of PUT /config is empty, or larger than max_msg_size.
+
+nsqd looks at the size before the name of the option.
+"""
+
+
+def tls_required_body(https_port: int) -> bytes:
+    """Return the body of the 403 at the plain HTTP port; NSQ's own client reads the port."""
+    # Unlike nsqd's other errors, this one has spaces.
+    return b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
 
 
 def status_of(token: str) -> int:

@@ -8,6 +8,7 @@ the order of checks from nsqd/client_v2.go, Identify.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -18,7 +19,9 @@ from gateway.protocol.wire import NSQD_VERSION, Limits
 _MIN_TIME_MS = 1_000
 _MIN_OUTPUT_BUFFER_BYTES = 64
 _MAX_SAMPLE_RATE = 99
-_MAX_DEFLATE_LEVEL = 6
+MAX_DEFLATE_LEVEL = 9
+_DEFLATE_LEVEL = 6
+"""The level if the client asks for none."""
 
 # The widths of nsqd's fields (identifyDataV2): Go's JSON decoder refuses larger numbers.
 _Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -133,6 +136,8 @@ _members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _request_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     field.name: msgspec.json.Decoder(field.type)
     for field in msgspec.structs.fields(IdentifyRequest)
+    # nsqd 1.3.0 does not know these keys, and so takes any value.
+    if not field.name.startswith("topology_")
 }
 
 
@@ -149,15 +154,33 @@ def parse_identify_request(body: bytes) -> IdentifyRequest:
     fields: dict[str, Any] = {}
     try:
         # Decode the values of known keys only: 5 MB of "[[],[],…" must not become objects.
-        members = _members_decoder.decode(body.decode("utf-8", "replace")) or {}
+        members = _members_decoder.decode(_as_go_reads(body)) or {}
         for key, value in members.items():
-            decoder = _request_decoders.get(key.lower())
+            # Go folds this letter, too, which is a small letter already.
+            name = key.lower().replace("\u017f", "s")
+            decoder = _request_decoders.get(name)
             # Go leaves a field as it is for null, so the default remains.
             if decoder is not None and bytes(value) != b"null":
-                fields[key.lower()] = decoder.decode(value)
+                fields[name] = decoder.decode(value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise RemoteProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from error
     return IdentifyRequest(**fields)
+
+
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = re.compile(
+    rf"\\(?:u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|(u[dD][89a-fA-F]{_HEX}{{2}})|.)",
+    re.DOTALL,
+)
+"""An escape in JSON; its group is half of a surrogate pair without the other one."""
+
+
+def _as_go_reads(body: bytes) -> str:
+    r"""Return *body* with U+FFFD for what is not UTF-8, also for the escape of half a character."""
+    text = body.decode("utf-8", "replace")
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: r"\ufffd" if found[1] else found[0], text)
 
 
 class NegotiatedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,38 +196,49 @@ class NegotiatedOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def default_options(limits: Limits) -> NegotiatedOptions:
     """Return the options of a connection whose client has not sent IDENTIFY."""
-    return negotiate(IdentifyRequest(), limits)
+    return NegotiatedOptions(
+        heartbeat_interval_ms=limits.heartbeat_interval_ms,
+        output_buffer_size_bytes=limits.output_buffer_size_bytes,
+        output_buffer_timeout_ms=limits.output_buffer_timeout_ms,
+        sample_rate=0,
+        msg_timeout_ms=limits.msg_timeout_ms,
+    )
 
 
-def negotiate(request: IdentifyRequest, limits: Limits) -> NegotiatedOptions:
+def negotiate(
+    request: IdentifyRequest, limits: Limits, current: NegotiatedOptions | None = None
+) -> NegotiatedOptions:
     """
     Check *request* in nsqd's order and return the options that the broker then applies.
+
+    An option that the request leaves out keeps its *current* value; None: its default.
 
     Raises:
         RemoteProtocolError: E_BAD_BODY, naming the first value that is out of range.
     """
+    current = current or default_options(limits)
     # The order decides which error a client with several invalid values receives.
     heartbeat = _within(
         "heartbeat interval",
         request.heartbeat_interval,
-        default=limits.heartbeat_interval_ms,
+        default=current.heartbeat_interval_ms,
         bounds=(_MIN_TIME_MS, limits.max_heartbeat_interval_ms),
     )
     timeout = _within(
         "output buffer timeout",
         request.output_buffer_timeout,
-        default=limits.output_buffer_timeout_ms,
+        default=current.output_buffer_timeout_ms,
         bounds=(limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms),
     )
     size = _within(
         "output buffer size",
         request.output_buffer_size,
-        default=limits.output_buffer_size_bytes,
+        default=current.output_buffer_size_bytes or None,
         bounds=(_MIN_OUTPUT_BUFFER_BYTES, limits.max_output_buffer_size_bytes),
     )
     if not 0 <= request.sample_rate <= _MAX_SAMPLE_RATE:
         raise _invalid("sample rate", request.sample_rate)
-    msg_timeout = limits.msg_timeout_ms
+    msg_timeout = current.msg_timeout_ms
     # Not `_within`: a message timeout cannot be off, so -1 is out of range.
     if request.msg_timeout != 0:
         if not _MIN_TIME_MS <= request.msg_timeout <= limits.max_msg_timeout_ms:
@@ -213,14 +247,14 @@ def negotiate(request: IdentifyRequest, limits: Limits) -> NegotiatedOptions:
     return NegotiatedOptions(
         heartbeat_interval_ms=heartbeat,
         output_buffer_size_bytes=size or 0,
-        # Without a buffer there is nothing to flush (nsqd/client_v2.go, SetOutputBuffer).
-        output_buffer_timeout_ms=None if size is None else timeout,
+        # Only here: a later IDENTIFY may set a timeout again (nsqd/client_v2.go, SetOutputBuffer).
+        output_buffer_timeout_ms=None if request.output_buffer_size == -1 else timeout,
         sample_rate=request.sample_rate,
         msg_timeout_ms=msg_timeout,
     )
 
 
-def _within(what: str, value: int, *, default: int, bounds: tuple[int, int]) -> int | None:
+def _within(what: str, value: int, *, default: int | None, bounds: tuple[int, int]) -> int | None:
     """Return None for -1 (off), *default* for 0, otherwise *value*, which must be in *bounds*."""
     if value == -1:
         return None
@@ -235,17 +269,52 @@ def _invalid(what: str, value: int) -> RemoteProtocolError:
     return RemoteProtocolError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def identify_response(options: NegotiatedOptions, limits: Limits) -> IdentifyResponse:
-    """Return the embedded broker's response to a request with feature negotiation."""
+class Features(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker offers to its clients; the defaults are nsqd's."""
+
+    tls_v1: bool = False
+    snappy: bool = True
+    deflate: bool = True
+    max_deflate_level: int = 6
+    """1 to 9; clients that ask for a higher level get this one."""
+    auth: bool = False
+    """Whether clients must send AUTH before they publish or subscribe."""
+
+
+_NO_REQUEST = IdentifyRequest()
+_NSQD_FEATURES = Features()
+
+
+def identify_response(
+    options: NegotiatedOptions,
+    limits: Limits,
+    request: IdentifyRequest = _NO_REQUEST,
+    features: Features = _NSQD_FEATURES,
+) -> IdentifyResponse:
+    """
+    Return the broker's response to *request*, which has feature negotiation.
+
+    Raises:
+        RemoteProtocolError: E_IDENTIFY_FAILED, the client asks for both snappy and deflate.
+    """
+    snappy, deflate = features.snappy and request.snappy, features.deflate and request.deflate
+    if snappy and deflate:
+        msg = "cannot enable both deflate and snappy compression"
+        raise RemoteProtocolError("E_IDENTIFY_FAILED", msg)
+    level = request.deflate_level if deflate and request.deflate_level > 0 else _DEFLATE_LEVEL
     return IdentifyResponse(
         max_rdy_count=limits.max_rdy_count,
         version=NSQD_VERSION,
         max_msg_timeout=limits.max_msg_timeout_ms,
         msg_timeout=options.msg_timeout_ms,
+        tls_v1=features.tls_v1 and request.tls_v1,
+        deflate=deflate,
         # nsqd reports its deflate levels even without compression.
-        deflate_level=_MAX_DEFLATE_LEVEL,
-        max_deflate_level=_MAX_DEFLATE_LEVEL,
+        deflate_level=min(level, features.max_deflate_level),
+        max_deflate_level=features.max_deflate_level,
+        snappy=snappy,
         sample_rate=options.sample_rate,
+        auth_required=features.auth,
         # nsqd reports an unbuffered connection as a buffer of one byte.
         output_buffer_size=options.output_buffer_size_bytes or 1,
         output_buffer_timeout=options.output_buffer_timeout_ms or 0,

@@ -26,6 +26,7 @@ from gateway.protocol.commands import (
     Finish,
     Identify,
     MultiPublish,
+    MultiPublishStart,
     Nop,
     Publish,
     Ready,
@@ -62,7 +63,7 @@ ALLOWED: dict[tuple[State, type[Command]], State] = {
     **{
         (state, kind): state
         for state in State
-        for kind in (Publish, MultiPublish, DeferredPublish, Nop)
+        for kind in (Publish, MultiPublishStart, MultiPublish, DeferredPublish, Nop)
     },
 }
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gateway.client.batch import SIZE_BYTES
 from gateway.client.from_settings import NsqdAddresses
-from gateway.open_files import OpenFilesBudget
+from gateway.open_files import MAX_AUTH_CONNECTIONS, OpenFilesBudget, auth_connections_limit
 from gateway.protocol.wire import Limits
 from gateway.settings.serve import ServeSettings
 
@@ -21,17 +21,26 @@ def files_needed(settings: ServeSettings, nsqds: NsqdAddresses) -> dict[str, int
     A WebSocket uses one file, and one more for every nsqd. If only nsqlookupds are configured, the
     number of nsqds is unknown, and one is assumed. An embedded broker in this process has the other
     end of each connection to nsqd, which doubles their files. Publishing connections are counted
-    for every secret if the settings mention AUTH, otherwise once.
+    for every secret if the settings mention AUTH, otherwise once. With workers, the auth server is
+    in another process, the supervisor.
     """
     connections = max(1, len(nsqds.tcp))
     files = files_per_nsqd_connection(settings)
     has_auth = settings.require_auth or bool(settings.auth_secret or settings.auth_secret_file)
+    if settings.access_file is not None:
+        has_auth = settings.nsqd_auth == "caller" and not settings.uses_embedded_broker
     secrets = settings.max_secrets if has_auth else 1
     return {
         "--max-sockets": settings.max_sockets * (1 + connections * files),
         "--max-http-connections": settings.max_http_connections,
         "--nsqd-connections": settings.nsqd_connections * connections * secrets * files,
+        **(auth_files_needed(settings) if settings.workers == 1 else {}),
     }
+
+
+def auth_files_needed(settings: ServeSettings) -> dict[str, int]:
+    """Return the number of files of the auth server, by setting; empty if there is none."""
+    return {} if settings.auth_listen is None else {"--auth-listen": MAX_AUTH_CONNECTIONS}
 
 
 def files_per_nsqd_connection(settings: ServeSettings) -> int:
@@ -44,7 +53,9 @@ def open_files_budget(
 ) -> OpenFilesBudget:
     """Return the budget of clients, if this process may open *limit* files (infinity: any)."""
     publishing = min(_files_per_secret(settings, nsqds), limit / _PUBLISHING_SHARE)
-    return OpenFilesBudget(limit, publishing=int(publishing))
+    has_auth_server = settings.auth_listen is not None and settings.workers == 1
+    reserved = int(publishing) + (auth_connections_limit() if has_auth_server else 0)
+    return OpenFilesBudget(limit, reserved=reserved)
 
 
 def max_secrets(limit: float, settings: ServeSettings, nsqds: NsqdAddresses) -> int:

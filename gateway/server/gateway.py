@@ -15,6 +15,7 @@ from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import gateway
+from gateway.access.control import AccessControl
 from gateway.addresses import has_loopback_host, split_address
 from gateway.client.admin import Administration, AuthProbe
 from gateway.client.channel_monitor import ChannelMonitor
@@ -61,9 +62,10 @@ from gateway.web.site.assets import static_files_router
 from gateway.web.site.docs import docs_router
 from gateway.web.site.static_dir import StaticDir
 from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
-from gateway.web.subscribe.socket import SocketPublishing
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.tracing import PublishSpans, UpgradeSpans
 from gateway.web.websocket.protocol import WebSocketServerState
+from gateway.web.whoami import whoami_router
 
 logger = get_logger()
 
@@ -178,9 +180,15 @@ class GatewayServer:
     The public port, with publishing and subscribing.
 
     Call `bind` or `adopt_socket`, then `start`; to end, `drain` and `stop`.
+
+    *access_control* identifies callers by --access-file; the caller starts and stops it. None
+    without a file.
     """
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(
+        self, settings: ServeSettings, *, access_control: AccessControl | None = None
+    ) -> None:
+        self._access_control = access_control
         self._lifecycle = ProcessLifecycle()
         self._process = GatewayMetrics()
         self._drain_report = DrainReport()
@@ -213,6 +221,12 @@ class GatewayServer:
     def address(self) -> str:
         """host:port of the public port, once bound."""
         return self._public.address
+
+    @property
+    def nsqd_http(self) -> NsqdHttp:
+        """The HTTP client of all known nsqds, from the end of `start` to the begin of `stop`."""
+        assert self._nsqd_http is not None  # noqa: S101 - the caller's order
+        return self._nsqd_http
 
     @property
     def max_shutdown_s(self) -> float:
@@ -264,7 +278,7 @@ class GatewayServer:
         if not self._nodes.addresses:
             lines.append("no nsqd is known yet; publishes get 503 until nsqlookupd returns one")
         _warn_auth_not_enforced(settings, publisher)
-        callers = _callers(settings, access)
+        callers = _callers(settings, access, self._access_control)
         handler = PublishHandler(
             publisher,
             limits_of_callers(limits, settings),
@@ -275,7 +289,7 @@ class GatewayServer:
         )
         nsq = _Nsq(discovery, channel_monitor, access.connection)
         self._subscribe = self._new_subscribe(nsq, handler, callers)
-        admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret)
+        admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret, callers.access)
         app = create_app(self._web_parts(admin, callers, self._subscribe))
         port = self._port = self._new_http_port(handler, self._subscribe)
         await self._public.start(app, http=partial(HttpProtocol, port))
@@ -316,7 +330,7 @@ class GatewayServer:
         files = static_files_router(console=settings.console)
         return AppContext(
             origins=callers.origins,
-            routers=(admin_router(admin), docs_router(), files),
+            routers=(admin_router(admin), whoami_router(callers.access), docs_router(), files),
             has_console=settings.console,
             static_dir=None if settings.static_dir is None else StaticDir(settings.static_dir),
             refuse_upgrade=subscribe.refuse,
@@ -328,6 +342,7 @@ class GatewayServer:
         discovery: Discovery,
         publisher: Producer,
         secret: Secret | None,
+        policy: AccessPolicy,
     ) -> AdminContext:
         require_auth = self._settings.require_auth
         return AdminContext(
@@ -338,6 +353,7 @@ class GatewayServer:
                 # Evaluated for each request: an nsqd that connects later may require AUTH.
                 is_closed=lambda: require_auth or publisher.requires_auth,
                 probe_auth=AuthProbe(nsqd_http).probe_auth,
+                policy=policy,
             ),
             identity=self._identity(),
         )
@@ -376,7 +392,7 @@ class GatewayServer:
                 discovery=nsq.discovery,
                 channel_monitor=nsq.channel_monitor,
                 connection=nsq.connection,
-                publishing=SocketPublishing(handler.producer, handler.rate_limiter),
+                publishing=SocketPublishing(handler.producer, handler.rate_limiter, callers.access),
                 limits=handler.limits,
                 origins=callers.origins,
                 access=callers.access,
@@ -501,13 +517,17 @@ class GatewayServer:
         self._lifecycle.advance(LifecycleState.STOPPED)
 
 
-def _callers(settings: ServeSettings, access: NsqdAccess) -> _Callers:
+def _callers(
+    settings: ServeSettings, access: NsqdAccess, control: AccessControl | None
+) -> _Callers:
     """Return what callers may do according to *settings*."""
     return _Callers(
         origins=OriginPolicy(
             settings.allow_origin, trusts_host=not has_loopback_host(settings.listen)
         ),
         access=AccessPolicy(
+            control=control,
+            nsqd_secret=access.secret if settings.nsqd_auth == "own" else None,
             require_auth=settings.require_auth,
             anonymous_secret=access.secret if settings.auth_anonymous else None,
             reauth_interval_s=settings.auth_recheck_s,

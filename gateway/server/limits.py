@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.protocol.wire import Limits
+from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import LimitSettings
-from gateway.settings.serve import BrokerSettings
 
 _CONFIG_TIMEOUT_S = 2.0
 _NS_PER_MS = 1_000_000
@@ -29,6 +29,8 @@ def broker_limits(settings: BrokerSettings) -> Limits:
         max_heartbeat_interval_ms=settings.max_heartbeat_interval,
         max_output_buffer_size_bytes=settings.max_output_buffer_size,
         max_output_buffer_timeout_ms=settings.max_output_buffer_timeout,
+        min_output_buffer_timeout_ms=settings.min_output_buffer_timeout,
+        output_buffer_timeout_ms=settings.output_buffer_timeout,
     )
 
 

@@ -1,5 +1,5 @@
 """
-`nsq-gateway serve` in one process: the gateway, the embedded broker and the management port.
+`nsq-gateway serve` in one process: the gateway, the embedded broker and the other ports.
 
 The package `workers` runs the same with several gateway processes.
 """
@@ -7,6 +7,7 @@ The package `workers` runs the same with several gateway processes.
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import gateway
 from gateway.addresses import TrustedHosts
@@ -14,7 +15,13 @@ from gateway.broker.broker import Broker, BrokerOptions
 from gateway.client.from_settings import NsqdAddresses, read_access
 from gateway.errors import StartError
 from gateway.listener import HttpListener
-from gateway.server.broker import start_broker_with_hint
+from gateway.server.access import (
+    auth_server_banner,
+    new_access_control,
+    new_auth_server,
+    start_access,
+)
+from gateway.server.broker import describe_data_path, start_broker_with_hint
 from gateway.server.gateway import GatewayServer, check_certificate
 from gateway.server.limits import settings_limits
 from gateway.server.metrics import check_tracing
@@ -22,6 +29,7 @@ from gateway.server.runner import stop_in_order
 from gateway.settings.serve import ServeSettings
 from gateway.telemetry import REGISTRY, get_logger
 from gateway.web.app import public_routes
+from gateway.web.broker_metrics import BrokerMetrics, BrokerMetricsOptions
 from gateway.web.management import ManagementApp, ProcessStatus
 from gateway.web.site.static_dir import check_static_dir
 
@@ -33,9 +41,12 @@ class Service:
 
     def __init__(self, settings: ServeSettings) -> None:
         self._settings = settings
-        self._gateway = GatewayServer(settings)
+        self._access = new_access_control(settings)
+        self._gateway = GatewayServer(settings, access_control=self._access)
         self._management = management_listener(settings)
+        self._auth_server = new_auth_server(settings, self._access)
         self._broker: Broker | None = None
+        self._broker_metrics = new_broker_metrics(settings)
 
     @property
     def address(self) -> str:
@@ -52,6 +63,11 @@ class Service:
         """host:port of the management port, once started."""
         return self._management.address
 
+    @property
+    def auth_address(self) -> str | None:
+        """host:port of the auth server, once started; None if there is none."""
+        return None if self._auth_server is None else self._auth_server.address
+
     async def start(self) -> list[str]:
         """
         Start everything; return the lines of the startup banner.
@@ -66,15 +82,29 @@ class Service:
             check_pages(self._settings)
             check_certificate(self._settings)
             check_tracing(self._settings)
+            if self._access is not None:
+                self._access.load()
             # Listen before starting anything, so that an address in use fails early.
             self._gateway.bind()
             self._management.bind()
+            if self._auth_server is not None:
+                self._auth_server.bind()
             log_started(self._settings, self.address, self.management_address)
             status = ProcessStatus(lambda: self._gateway.state, REGISTRY)
             # The management port first: /livez gets 200 and /readyz 503 during the start.
-            await self._management.start(ManagementApp(status, management_hosts(self._settings)))
+            await self._management.start(
+                ManagementApp(
+                    status,
+                    management_hosts(self._settings),
+                    broker_metrics=self._broker_metrics,
+                )
+            )
+            # Before the gateway, whose connections to nsqds may need the auth server.
+            warnings = await start_access(self._access, self._auth_server)
             self._broker, nsqds, line = await start_broker(self._settings)
-            lines = await self._gateway.start(nsqds, access)
+            lines = [*warnings, *await self._gateway.start(nsqds, access)]
+            if self._broker_metrics is not None:
+                self._broker_metrics.start(self._gateway.nsqd_http)
         except BaseException:
             await self.stop()
             raise
@@ -82,6 +112,7 @@ class Service:
             line,
             *lines,
             *startup_banner(self._settings, self.address, self.management_address),
+            *auth_server_banner(self._auth_server),
         ]
 
     async def drain(self) -> None:
@@ -91,7 +122,15 @@ class Service:
     async def stop(self) -> None:
         """Stop every part, the broker after its clients; idempotent."""
         # Closing sockets requeue messages at the broker; /livez has to answer until the end.
-        await stop_in_order(self._gateway, self._broker, self._management)
+        # nsqds ask the auth server as long as they have clients.
+        await stop_in_order(
+            self._broker_metrics,
+            self._gateway,
+            self._broker,
+            self._auth_server,
+            self._access,
+            self._management,
+        )
 
     def abort(self) -> None:
         """Abort every open connection."""
@@ -112,6 +151,22 @@ def log_started(settings: ServeSettings, address: str, management_address: str) 
         address=f"http{s}://{address}",
         management_address=f"http://{management_address}",
         workers=settings.workers,
+    )
+
+
+def new_broker_metrics(settings: ServeSettings) -> BrokerMetrics | None:
+    """Return the metrics of the nsqds, not started; None with --no-broker-metrics."""
+    if not settings.broker_metrics:
+        return None
+    interval_s = settings.broker_metrics_interval_s
+    options = BrokerMetricsOptions()
+    return BrokerMetrics(
+        replace(
+            options,
+            interval_s=interval_s,
+            max_rows=settings.broker_metrics_limit,
+            idle_s=max(options.idle_s, 2 * interval_s),
+        )
     )
 
 
@@ -141,6 +196,7 @@ async def start_broker(settings: ServeSettings) -> tuple[Broker | None, NsqdAddr
         BrokerOptions(
             tcp_address=settings.broker_tcp_address,
             http_address=settings.broker_http_address,
+            data_path=settings.broker_data_path,
             limits=settings_limits(settings),
         )
     )
@@ -162,7 +218,7 @@ async def start_broker(settings: ServeSettings) -> tuple[Broker | None, NsqdAddr
     tcp, http = broker.tcp_address, broker.http_address
     line = (
         f"nsq-gateway {gateway.__version__} with embedded broker "
-        f"(in memory; TCP {tcp}, HTTP {http})"
+        f"({describe_data_path(settings.broker_data_path)}; TCP {tcp}, HTTP {http})"
     )
     return broker, NsqdAddresses((tcp,), (http,)), line
 
@@ -195,7 +251,10 @@ def check_pages(settings: ServeSettings) -> None:
 def startup_banner(settings: ServeSettings, address: str, management_address: str) -> list[str]:
     """Return lines with the addresses and first commands to try."""
     workers = f", {settings.workers} workers" if settings.workers > 1 else ""
-    header = "-H 'Authorization: Bearer SECRET' " if settings.require_auth else ""
+    header = ""
+    if settings.access_file is not None or settings.require_auth:
+        word = "SECRET" if settings.access_file is None else "TOKEN"
+        header = f"-H 'Authorization: Bearer {word}' "
     s = "" if settings.tls_cert is None else "s"
     lines = [
         f"listening on http{s}://{address} (management: http://{management_address}/readyz){workers}",
@@ -206,6 +265,8 @@ def startup_banner(settings: ServeSettings, address: str, management_address: st
         lines.append(f"console:    http{s}://{address}/console")
     if settings.static_dir is not None:
         lines.append(f"static dir: http{s}://{address}/")
+    if settings.access_file is not None:
+        lines.append(f"access:     {settings.access_file} says who may do what")
     return lines
 
 

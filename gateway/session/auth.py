@@ -5,6 +5,9 @@ nsqds announce in their IDENTIFY response that they require AUTH, so the gateway
 client only then, or always with --require-auth. A client's AUTH that no nsqd requires gets OK, and
 its secret is kept for an nsqd that the gateway connects to later. "Broker" means nsqd.
 
+With an access file, the gateway itself requires AUTH of every client, and a client may send AUTH
+again with a fresher token (`take_renewal`), which changes no state.
+
 | event | NOT_REQUIRED | REQUIRED | REQUIRED_LATER | VERIFYING | SET |
 | --- | --- | --- | --- | --- | --- |
 | `require`, SUB not sent | REQUIRED | | | | VERIFYING with an unused secret |
@@ -50,10 +53,20 @@ _AFTER_AUTH = {
 class Authentication:
     """Whether one socket's client must send AUTH, its deadline, and its unused secret."""
 
-    __slots__ = ("_is_response_due", "_ref", "_state", "due", "is_blocking", "unused_secret")
+    __slots__ = (
+        "_is_response_due",
+        "_ref",
+        "_state",
+        "due",
+        "is_blocking",
+        "own_response",
+        "unused_secret",
+    )
 
     def __init__(self, *, has_secret: bool) -> None:
         self._state = AuthState.SET if has_secret else AuthState.NOT_REQUIRED
+        self.own_response: AuthResponse | None = None
+        """The response to the client's AUTH by the access file; None: the broker's."""
         self.unused_secret: Secret | None = None
         """The secret of an AUTH that no broker has required yet."""
         self._ref: Ref = None
@@ -118,19 +131,34 @@ class Authentication:
         self.unused_secret = secret
         return None
 
+    @property
+    def is_set(self) -> bool:
+        """True if there is a secret, and no broker is verifying it."""
+        return self._state is AuthState.SET
+
+    @staticmethod
+    def take_renewal(command: AuthCommand) -> Secret:
+        """
+        Return the secret of an AUTH that the client sent although there is a secret.
+
+        Raises:
+            InvalidRequest: The secret is missing, empty or longer than `MAX_SECRET_BYTES`.
+        """
+        return _secret_of(command)
+
     def take_response(self, authorization: AuthResponse | None) -> ResponseOut | None:
         """
         Return the response that the client's AUTH still lacks; None if it lacks none.
 
         *authorization* is the broker's response to AUTH, which the client gets as it is; None means
-        that no broker required AUTH, and the client gets OK.
+        that no broker required AUTH, and the client gets OK. `own_response` replaces both.
         """
         if self._state is AuthState.VERIFYING:
             self._enter(AuthState.SET)
         if not self._is_response_due:
             return None
         self._is_response_due = False
-        data = "OK" if authorization is None else authorization
+        data = self.own_response or authorization or "OK"
         return ResponseOut("AUTH", self._ref, data)
 
     def take_error(self, code: str, message: str, *, retryable: bool) -> ErrorOut:
@@ -138,6 +166,13 @@ class Authentication:
         ref = self._ref if self._is_response_due else None
         self._is_response_due = False
         return ErrorOut("AUTH", ref, code, message, retryable)
+
+
+class AccessResponse(AuthResponse, frozen=True, kw_only=True):
+    """The response to AUTH if the gateway has an access file; `permission_count` counts grants."""
+
+    expires_in_ms: int | None
+    """Time until the token expires; None: the credential has no end."""
 
 
 def auth_first(command: ParsedCommand | None) -> ErrorOut:

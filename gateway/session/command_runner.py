@@ -50,6 +50,7 @@ from gateway.session.types import (
     FinishDeliveries,
     PublishBodies,
     Refusal,
+    RenewSecret,
     RequeueCause,
     RequeueDeliveries,
     ResubscribeWithSecret,
@@ -575,7 +576,10 @@ class CommandRunner:
 
     def _refuse_invalid(self, command: ParsedCommand, code: str, problem: str, now: float) -> None:
         """Send the client the error for an invalid command, and charge its error budget."""
-        error = ErrorOut(command.cmd, command.ref, code, problem, retryable=False)
+        self.refuse(ErrorOut(command.cmd, command.ref, code, problem, retryable=False), now)
+
+    def refuse(self, error: ErrorOut, now: float) -> None:
+        """Send the client *error*, and charge its error budget."""
         self._outbox.add_answer(error)
         if self._error_budget is None:
             burst_s = MAX_ERRORS / ERRORS_FORGIVEN_PER_S
@@ -688,6 +692,9 @@ class CommandRunner:
         return actions
 
     def _authenticate(self, command: AuthCommand, acks: AckBatch, _now: float) -> int:
+        if self._options.renews_secret and self.auth.is_set:
+            acks.add_action(RenewSecret(self.auth.take_renewal(command), command.ref))
+            return 1
         secret = self.auth.take(command)
         if secret is None:
             self.respond_to_auth(None)

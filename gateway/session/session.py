@@ -32,6 +32,9 @@ from gateway.protocol.identify import AuthResponse, IdentifyResponse
 from gateway.session.auth import auth_first
 from gateway.session.command_runner import CommandRunner
 from gateway.session.json_frames import (
+    ErrorOut,
+    Ref,
+    ResponseOut,
     channel_gone_error,
     close_wait_response,
     encode_frame,
@@ -573,6 +576,28 @@ class Session:
     def unused_secret(self) -> Secret | None:
         """The secret of an AUTH that no broker has required; None once it is used."""
         return self._runner.auth.unused_secret
+
+    def keep_unused(self, secret: Secret) -> None:
+        """Keep *secret* for a broker that connects later and requires AUTH."""
+        self._runner.auth.unused_secret = secret
+
+    def set_auth_response(self, response: AuthResponse) -> None:
+        """Let *response* be the response to the client's AUTH, instead of the broker's."""
+        self._runner.auth.own_response = response
+
+    def on_renewed(self, ref: Ref, response: AuthResponse) -> list[Action]:
+        """Send the client the *response* to its renewed AUTH, which had *ref*."""
+        self._outbox.add_answer(ResponseOut("AUTH", ref, response))
+        return []
+
+    def on_renewal_refused(self, ref: Ref, code: str, message: str, now: float) -> list[Action]:
+        """
+        Send the client the error of its renewed AUTH; the earlier secret goes on.
+
+        Each counts towards the errors that end the session: checking a signature takes time.
+        """
+        self._runner.refuse(ErrorOut("AUTH", ref, code, message, retryable=False), now)
+        return self._after_commands([], now)
 
     def on_secret_missing(self, now: float) -> list[Action]:
         """

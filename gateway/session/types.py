@@ -71,6 +71,8 @@ class SessionOptions:
     """Time without any nsqd connection before the socket is closed."""
     has_secret: bool = False
     """True if it began with a secret, the upgrade's or --auth-anonymous; AUTH is refused then."""
+    renews_secret: bool = False
+    """True if the client may send AUTH again, with a fresher token of the access file."""
     is_viewer: bool = False
     """True for a socket that only watches; its client's FIN, REQ, TOUCH and RDY are refused."""
     max_attempts: int = 0
@@ -161,6 +163,17 @@ class ResubscribeWithSecret(msgspec.Struct, gc=False):
     secret: Secret
 
 
+class RenewSecret(msgspec.Struct, gc=False):
+    """
+    Go on with the client's *secret*, a fresher token, instead of its earlier one.
+
+    The caller calls `Session.on_renewed` or `Session.on_renewal_refused` once with *ref*.
+    """
+
+    secret: Secret
+    ref: str | int | float | bool | None
+
+
 class PublishBodies(msgspec.Struct, gc=False):
     """
     Publish *bodies* to *topic*, all or none; topic and sizes are checked already.
@@ -199,8 +212,8 @@ class CloseReason(enum.Enum):
     CHANNEL_GONE = "the channel was deleted"
     FULL = "a limit of consumers or sockets is reached; try again later"
     NO_AUTH = "AUTH did not come in time, or not as the first command"
-    FORBIDDEN = "NSQ refused the secret"
-    SECRET_REFUSED = "NSQ no longer accepts the secret"
+    FORBIDDEN = "the secret does not grant this"
+    SECRET_REFUSED = "the secret is not valid, or no longer allows this"
     FAILED = "the gateway failed"
 
 
@@ -223,6 +236,7 @@ Action: TypeAlias = (
     | PauseReading
     | ResumeReading
     | ResubscribeWithSecret
+    | RenewSecret
     | PublishBodies
     | CloseSocket
 )

@@ -1,4 +1,4 @@
-"""Settings of the client commands: `pub`, `sub` and `health`."""
+"""Settings of the client commands: `pub`, `sub`, `health`, and those that operate NSQ."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import re
 from typing import Annotated, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
+from gateway.errors import SettingRefused
 from gateway.settings.fields import (
     ADDRESS,
+    ADDRESSES,
     Address,
+    HiddenText,
     LimitSettings,
+    LookupdAddresses,
+    RemoteAddresses,
     Settings,
     number,
     setting,
@@ -155,6 +160,58 @@ class SubSettings(CommandSettings):
         (0.001, 5),
         "s",
     )
+
+
+class OperateSettings(Settings):
+    """Settings of the commands that show and change topics and channels."""
+
+    url: Url | None = setting(
+        None,
+        "URL of a gateway, which asks the nsqds. If neither it nor an address of nsqd or "
+        f"nsqlookupd is given, {DEFAULT_URL} is used.",
+        "http://host:port, https://…",
+    )
+    nsqd_http_address: RemoteAddresses = setting(
+        (), "HTTP address of an nsqd to ask, without a gateway.", ADDRESSES
+    )
+    lookupd_http_address: LookupdAddresses = setting(
+        (),
+        "HTTP address of an nsqlookupd, whose nsqds are asked without a gateway.",
+        "host:port, http://…, https://…; repeat the flag, or separate with commas",
+    )
+    auth_secret: HiddenText | None = setting(
+        None,
+        "Token, API key or administrator's secret for the gateway; Bearer token for nsqlookupd. "
+        "Other users of this machine can read a flag: prefer the file, or the environment "
+        "variable.",
+        "any text",
+    )
+    auth_secret_file: str | None = setting(
+        None,
+        "File with the secret. Read once at start, without its last newline.",
+        "the path of a file",
+    )
+    timeout_s: float = number(10, "Time limit of each request.", (0.1, 600), "s")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "warning", "Lowest level that is logged.", "debug, info, warning, error"
+    )
+
+    @property
+    def gateway_url(self) -> str | None:
+        """URL of the gateway (http…) to use; None if the command asks nsqds itself."""
+        # As for `pub`: --url wins over addresses, which may come from a shared environment.
+        if self.url is None and (self.nsqd_http_address or self.lookupd_http_address):
+            return None
+        return self.url or DEFAULT_URL
+
+    @model_validator(mode="after")
+    def _secret_has_one_source(self) -> OperateSettings:
+        if self.auth_secret is not None and self.auth_secret_file is not None:
+            raise SettingRefused(
+                "--auth-secret",
+                "it cannot be combined with --auth-secret-file: the secret must have one source",
+            )
+        return self
 
 
 class HealthSettings(Settings):

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -66,6 +66,17 @@ def parse_duration_ms(value: object) -> object:
         parts = _GO_PART.findall(value)
         return int(sum(Decimal(number) * _GO_UNITS_MS[unit] for number, unit in parts))
     return value
+
+
+_GO_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
+}
+
+
+def parse_go_bool(text: str) -> bool | None:
+    """Return the boolean that Go reads in *text*; None if it is none."""
+    return _GO_BOOLEANS.get(text)
 
 
 def split_commas(value: object) -> object:
@@ -158,9 +169,21 @@ HiddenText: TypeAlias = Annotated[InstanceOf[Secret], NoDecode, BeforeValidator(
 # Fields
 
 
-def setting(default: Any, doc: str, allowed: str) -> Any:  # noqa: ANN401 - as pydantic's Field
-    """Return a field with help *doc*, validated by its type; *allowed* describes valid values."""
-    return Field(default, description=doc, json_schema_extra={"allowed": allowed})
+def setting(
+    default: Any,  # noqa: ANN401 - as pydantic's Field
+    doc: str,
+    allowed: str,
+    *,
+    bare: str | None = None,
+) -> Any:  # noqa: ANN401
+    """
+    Return a field with help *doc*, validated by its type; *allowed* describes valid values.
+
+    With *bare*, the flag may stand without a value, which is *bare* then. Such a flag takes its
+    value only after ``=``.
+    """
+    extra: JsonDict = {"allowed": allowed} if bare is None else {"allowed": allowed, "bare": bare}
+    return Field(default, description=doc, json_schema_extra=extra)
 
 
 def number(
@@ -218,9 +241,12 @@ class Settings(BaseSettings):
     def _is_no_number(cls, value: object, info: ValidationInfo) -> object:
         """Reject a boolean for a setting of another type: pydantic would convert it to 1 or 0."""
         field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation is not bool:
-            raise ValueError("a boolean is not a number")
-        return value
+        if not isinstance(value, bool) or field.annotation is bool:
+            return value
+        # In a TOML file, a setting with the words true and false may have a boolean.
+        if (word := str(value).lower()) in get_args(field.annotation):
+            return word
+        raise ValueError("a boolean is not a number")
 
 
 class LimitSettings(Settings):

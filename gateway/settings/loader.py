@@ -28,44 +28,15 @@ _TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 _SERVICE_LINK = re.compile("(^|_)(service_host|service_port|port)(_|$)")
 """Part of the names of the variables that Kubernetes creates for a Service named nsq-gateway."""
 
+_FILE_KEYS = {
+    "id": "node_id",
+    "nsqlookupd_tcp_addresses": "lookupd_tcp_address",
+    "auth_http_addresses": "auth_http_address",
+    "e2e_processing_latency_percentiles": "e2e_processing_latency_percentile",
+}
+"""Keys in nsqd's own TOML file that are not the name of the flag, and the setting of each."""
+
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
-
-_UNSUPPORTED = {
-    "messages are kept in memory only": "data_path sync_every sync_timeout max_bytes_per_file",
-    "the embedded broker does not register with nsqlookupd": (
-        "lookupd_tcp_address broadcast_tcp_port broadcast_http_port http_client_connect_timeout "
-        "http_client_request_timeout"
-    ),
-    "the embedded broker does not check AUTH": "auth_http_address",
-    "the embedded broker does not speak TLS, serve does": (
-        "tls_cert tls_key tls_min_version tls_required tls_client_auth_policy tls_root_ca_file "
-        "https_address"
-    ),
-    "the embedded broker does not compress": "snappy deflate max_deflate_level",
-    "metrics are for Prometheus": (
-        "statsd_address statsd_prefix statsd_interval statsd_mem_stats statsd_udp_packet_size "
-        "statsd_exclude_ephemeral e2e_processing_latency_percentile "
-        "e2e_processing_latency_window_time"
-    ),
-    "each deadline has a timer, there is no queue scan": (
-        "queue_scan_selection_count queue_scan_worker_pool_max"
-    ),
-    "message ids contain a number derived from the host name": "node_id worker_id",
-    "the output buffer timeout is 250 ms unless the client sets it": "output_buffer_timeout",
-    "clients may set an output buffer timeout of 25 ms or more": "min_output_buffer_timeout",
-    "log lines have fields and no prefix": "log_prefix",
-    "use --log-level debug": "verbose",
-}
-UNSUPPORTED_NSQD_OPTIONS = {
-    name: reason for reason, names in _UNSUPPORTED.items() for name in names.split()
-}
-"""Each option of nsqd that the embedded broker does not have, and the reason."""
-
-
-def unsupported_reason(name: str) -> str | None:
-    """Return why nsqd's option *name* is not supported here; None for any other name."""
-    reason = UNSUPPORTED_NSQD_OPTIONS.get(name)
-    return None if reason is None else f"this option of nsqd is not supported: {reason}"
 
 
 class SettingNaming(NamedTuple):
@@ -141,12 +112,15 @@ def _from_file(kind: type[BaseSettings], config: Path | None) -> dict[str, Any]:
         raise SettingsError("config", str(config), allowed=allowed) from error
     except ValueError as error:
         raise SettingsError("config", str(config), allowed=f"TOML; {error}") from error
-    for name, value in given.items():
+    for key, value in given.items():
         if isinstance(value, dict):
             reason = "tables are not supported; write each setting on a line of its own, on top"
-            raise SettingRefused(f"[{name}] in {config}", reason)
-        _check_name(kind, name, name, where=f"in {config}")
-    return given
+            raise SettingRefused(f"[{key}] in {config}", reason)
+        name = _FILE_KEYS.get(key, key)
+        if name != key and name in given:
+            raise SettingRefused(f"{key} in {config}", f"the file has the same setting as {name}")
+        _check_name(kind, name, key, where=f"in {config}")
+    return {_FILE_KEYS.get(key, key): value for key, value in given.items()}
 
 
 def _from_environment(kind: type[BaseSettings]) -> dict[str, Any]:
@@ -168,7 +142,7 @@ def _check_name(kind: type[BaseSettings], name: str, shown: str, *, where: str) 
         return
     known = {"config"}.union(*(each.model_fields for each in all_settings()))
     if name not in known:
-        reason = unsupported_reason(name) or f"there is no such setting{did_you_mean(name, known)}"
+        reason = f"there is no such setting{did_you_mean(name, known)}"
         if _SERVICE_LINK.search(name):
             reason += (
                 "; if Kubernetes created it for a Service, set enableServiceLinks: false in the pod"
@@ -179,11 +153,11 @@ def _check_name(kind: type[BaseSettings], name: str, shown: str, *, where: str) 
 def all_settings() -> tuple[type[BaseSettings], ...]:
     """Return the settings of every command."""
     # Imported on demand: a command rarely needs the settings of another one.
-    from gateway.settings import commands, pipeline, serve  # noqa: PLC0415
+    from gateway.settings import broker, commands, pipeline, serve  # noqa: PLC0415
 
     return (
         serve.ServeSettings,
-        serve.BrokerSettings,
+        broker.BrokerSettings,
         commands.PubSettings,
         commands.SubSettings,
         commands.HealthSettings,

@@ -1,5 +1,5 @@
 """
-Settings of `nsq-gateway serve` and `nsq-gateway broker`.
+Settings of `nsq-gateway serve`.
 
 Each name has three forms: ``--publish-timeout-ms``, ``NSQ_GATEWAY_PUBLISH_TIMEOUT_MS``, and
 ``publish_timeout_ms`` in the TOML file of ``--config``. Options of nsqd keep nsqd's names; their
@@ -9,7 +9,8 @@ durations are Go durations (``1h30m``, ``250ms``) or numbers of milliseconds.
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, TypeAlias
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 from pydantic_settings import NoDecode
@@ -21,14 +22,12 @@ from gateway.settings.fields import (
     ADDRESSES,
     MIB,
     Address,
-    DurationMs,
     Host,
     HostNames,
     LimitSettings,
     Origins,
     RemoteAddresses,
     Settings,
-    duration,
     flag_name,
     number,
     setting,
@@ -64,8 +63,8 @@ class PublishSettings(LimitSettings):
     publish_rate_limit: float | None = number(
         None,
         "Maximum publish rate of one caller, in each process. Beyond this, publishes get 429. "
-        "Callers are identified by their secret where nsqd requires AUTH, otherwise by IP "
-        "address. None: no limit.",
+        "Callers are identified by the access file, or by their secret where nsqd requires AUTH, "
+        "otherwise by IP address. None: no limit.",
         (0.001, 10_000_000),
         "messages a second",
     )
@@ -103,6 +102,53 @@ class PublishSettings(LimitSettings):
         return self
 
 
+class AccessSettings(Settings):
+    """Settings of the access file: tokens, keys and rights."""
+
+    access_file: str | None = setting(
+        None,
+        "TOML file with issuers of tokens, API keys and rules: who may do what (docs/access.md). "
+        "Reloaded within seconds after a change. Without it, nsqd decides.",
+        "the path of a file",
+    )
+    nsqd_auth: Literal["caller", "own"] = setting(
+        "caller",
+        "With --access-file, the secret for nsqds that require AUTH: the caller's token or key, "
+        "or the gateway's own, --auth-secret.",
+        "caller, own",
+    )
+    auth_listen: Address | None = setting(
+        None,
+        "Address of the auth server for nsqd's --auth-http-address, which answers by the access "
+        "file; none: no auth server. It has TLS if --listen has.",
+        ADDRESS,
+    )
+    jwks_refresh_s: float = number(
+        300, "Time between two requests for the keys of an issuer (jwks_url).", (1, 86_400), "s"
+    )
+    jwks_max_stale_s: float = number(
+        3_600,
+        "Time for which an issuer's keys hold while its jwks_url fails; then its tokens are "
+        "refused.",
+        (1, 31_536_000),
+        "s",
+    )
+
+    @model_validator(mode="after")
+    def _access_settings_need_the_file(self) -> AccessSettings:
+        if self.access_file is None:
+            for name in ("nsqd_auth", "auth_listen", "jwks_refresh_s", "jwks_max_stale_s"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise SettingRefused(flag_name(name), "it has no effect without --access-file")
+        elif self.jwks_max_stale_s < self.jwks_refresh_s:
+            raise SettingRefused(
+                "--jwks-max-stale-s",
+                f"{self.jwks_max_stale_s:g} s are less than the {self.jwks_refresh_s:g} s of "
+                "--jwks-refresh-s: keys would end before they are requested again",
+            )
+        return self
+
+
 class TelemetrySettings(Settings):
     """Settings of metrics and traces."""
 
@@ -112,6 +158,25 @@ class TelemetrySettings(Settings):
         "together, as topic other.",
         (0, 10_000),
         "topics",
+    )
+    broker_metrics: bool = switch(
+        "Export depth, in flight, deferred, requeued and other numbers of every nsqd whose HTTP "
+        "address is known, by topic, channel and nsqd.",
+        default=True,
+    )
+    broker_metrics_interval_s: float = number(
+        15,
+        "Time between two requests for the statistics of each nsqd. The nsqds are asked only "
+        "while /metrics is: not after 300 s without a scrape, or twice this time if that is more.",
+        (1, 3_600),
+        "s",
+    )
+    broker_metrics_limit: int = number(
+        10_000,
+        "Topics and channels with metrics of the nsqds, each counted for every nsqd that has it. "
+        "Beyond it, topics are left out with all their channels, the last by name first.",
+        (0, 100_000),
+        "topics and channels",
     )
     tracing: bool = switch(
         "Export traces by OTLP over HTTP, configured by the OTEL_EXPORTER_OTLP_* variables. "
@@ -173,7 +238,8 @@ class PublicPortSettings(Settings):
     )
     max_sockets_per_secret: int = number(
         0,
-        "Maximum WebSockets with the same secret; 0: no limit.",
+        "Maximum WebSockets with the same secret or, with an access file, of the same token "
+        "subject or API key; 0: no limit.",
         (0, 1_000_000),
     )
     response_timeout_s: float = number(
@@ -194,7 +260,9 @@ class PublicPortSettings(Settings):
         return self
 
 
-class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, NsqdSettings):
+class ServeSettings(
+    AccessSettings, PublicPortSettings, TelemetrySettings, PublishSettings, NsqdSettings
+):
     """Settings of `nsq-gateway serve`."""
 
     listen: Address = setting("127.0.0.1:8080", "Address of HTTP and WebSockets.", ADDRESS)
@@ -228,6 +296,11 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
     )
     broker_http_address: Address = setting(
         "127.0.0.1:4151", "HTTP address of the embedded broker.", ADDRESS
+    )
+    broker_data_path: Path | None = setting(
+        None,
+        "Folder where the embedded broker keeps its messages; none: in memory, until it ends.",
+        "a folder that can be written; it is created",
     )
     insecure: bool = switch(
         "Allow publish and subscribe without a secret at a --listen that is not loopback."
@@ -343,7 +416,8 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
     admin_secret_file: str | None = setting(
         None,
         "File with the secret for /topic/*, /channel/*, /stats and /info, which are refused "
-        "without it. Read once at start, without its last newline.",
+        "without it, unless an access file grants them. Read once at start, without its last "
+        "newline.",
         "the path of a file",
     )
     auth_anonymous: bool = switch("Use --auth-secret for callers without a secret.")
@@ -391,9 +465,20 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
         return self
 
     def _check_auth(self) -> None:
+        has_secret = self.auth_secret is not None or self.auth_secret_file is not None
+        if self.access_file is not None:
+            for name in ("require_auth", "auth_anonymous"):
+                if getattr(self, name):
+                    raise SettingRefused(
+                        flag_name(name), "it has no effect with --access-file, which decides"
+                    )
+            if self.nsqd_auth == "own" and not has_secret:
+                raise SettingRefused(
+                    "--nsqd-auth own", "it needs --auth-secret or --auth-secret-file"
+                )
         if not self.auth_anonymous:
             return
-        if self.auth_secret is None and self.auth_secret_file is None:
+        if not has_secret:
             raise SettingRefused(
                 "--auth-anonymous",
                 "it needs --auth-secret or --auth-secret-file, the secret to use",
@@ -429,7 +514,7 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
                 "it is not loopback, so configure an nsqd with --nsqd-tcp-address or "
                 "--lookupd-http-address, or add --embedded-broker to keep messages in memory only",
             )
-        if self.insecure:
+        if self.insecure or self.access_file is not None:
             return
         if self.require_auth and self.uses_embedded_broker:
             raise SettingRefused(
@@ -440,52 +525,7 @@ class ServeSettings(PublicPortSettings, TelemetrySettings, PublishSettings, Nsqd
         if not self.require_auth:
             raise SettingRefused(
                 listen,
-                "it is not loopback, so add --require-auth to accept only callers with a secret, "
-                "or --insecure to let everyone publish and subscribe",
+                "it is not loopback, so add --access-file to say who may do what, --require-auth "
+                "to accept only callers with a secret, or --insecure to let everyone publish and "
+                "subscribe",
             )
-
-
-class BrokerSettings(LimitSettings):
-    """Settings of `nsq-gateway broker`, with nsqd's names."""
-
-    tcp_address: Address = setting("127.0.0.1:4150", "Address for TCP clients.", ADDRESS)
-    http_address: Address = setting("127.0.0.1:4151", "Address for HTTP.", ADDRESS)
-    broadcast_address: Host | None = setting(
-        None,
-        "Host in /info and /stats; none: this host's name.",
-        "a host name or an IP address",
-    )
-    max_rdy_count: int = number(2_500, "Maximum RDY of a client.", (1, 1_000_000), "messages")
-    msg_timeout: DurationMs = duration(
-        60_000,
-        "Time to finish a message, then nsqd redelivers it; a consumer may set its own.",
-        (1_000, 900_000),
-    )
-    max_msg_timeout: DurationMs = duration(
-        900_000,
-        "Maximum msg_timeout of a client, and the latest time to which TOUCH extends.",
-        (1_000, 86_400_000),
-    )
-    max_heartbeat_interval: DurationMs = duration(
-        60_000, "Maximum heartbeat interval of a client.", (1_000, 3_600_000)
-    )
-    max_output_buffer_size: int = number(
-        65_536, "Maximum output buffer of a client.", (64, 64 * MIB), "bytes"
-    )
-    max_output_buffer_timeout: DurationMs = duration(
-        30_000, "Maximum output buffer timeout of a client.", (25, 3_600_000)
-    )
-    mem_queue_size: int = number(
-        10_000, "Maximum messages in an ephemeral topic or channel.", (1, 100_000_000), "messages"
-    )
-    max_channel_consumers: int = number(
-        0, "Maximum consumers of one channel; 0: no limit.", (0, 1_000_000)
-    )
-    max_memory_bytes: int = number(
-        1024 * MIB,
-        "Maximum bytes of messages in memory, with their overhead; a copy in each channel counts. "
-        "Beyond this, publishes are refused.",
-        (MIB, 1_048_576 * MIB),
-        "bytes",
-    )
-    max_connections: int = number(10_000, "Maximum TCP clients.", (1, 1_000_000))

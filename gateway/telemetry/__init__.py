@@ -10,6 +10,7 @@ from gateway.telemetry.logs import (
     configure_logging,
     get_logger,
     log_uncaught,
+    set_log_level,
 )
 from gateway.telemetry.metrics import (
     METRIC_PREFIX,
@@ -22,6 +23,7 @@ from gateway.telemetry.metrics import (
     Histogram,
     HistogramChild,
     LabelLimiter,
+    TextFamily,
     counter,
     exposition,
     fast_counter,
@@ -58,6 +60,7 @@ __all__ = [
     "LoopLag",
     "ProcessMetrics",
     "Span",
+    "TextFamily",
     "TraceParent",
     "Tracing",
     "configure_logging",
@@ -70,5 +73,6 @@ __all__ = [
     "histogram",
     "log_uncaught",
     "read_traceparent",
+    "set_log_level",
     "start_tracing",
 ]

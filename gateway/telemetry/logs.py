@@ -73,9 +73,7 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         # Methods below the level become no-ops: a debug line costs one call.
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        wrapper_class=_new_logger_class(level),
         # A module's logger binds once: after its first line, another configuration has no effect.
         cache_logger_on_first_use=True,
     )
@@ -97,6 +95,37 @@ def configure_logging(log_format: LogFormat, level: str) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
     logging.getLogger("urllib3").setLevel(logging.WARNING)
+
+
+def _new_logger_class(level: str) -> type:
+    """Return a class of loggers that log *level* and above; `set_log_level` changes it."""
+    global _logger_class  # noqa: PLW0603 - structlog's configuration is global, too
+    _logger_class = type("Logger", (_filtering_class(level),), {})
+    return _logger_class
+
+
+def _filtering_class(level: str) -> type:
+    number = logging.getLevelNamesMapping()[level.upper()]
+    return structlog.make_filtering_bound_logger(number)
+
+
+_logger_class: type | None = None
+
+
+def set_log_level(level: str) -> None:
+    """
+    Log lines of *level* and above from now on, in this process.
+
+    Without `configure_logging` this changes nothing: a program that only uses parts of this package
+    configures the standard library's logging.
+    """
+    if _logger_class is None or structlog.get_config()["wrapper_class"] is not _logger_class:
+        return
+    # The methods are replaced, not the class: loggers that have logged once keep their class.
+    for name, method in vars(_filtering_class(level)).items():
+        if not name.startswith("__"):
+            setattr(_logger_class, name, method)
+    logging.getLogger().setLevel(level.upper())
 
 
 def _is_no_bad_request(record: logging.LogRecord) -> bool:

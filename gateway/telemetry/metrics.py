@@ -12,6 +12,7 @@ import itertools
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -244,8 +245,30 @@ class LabelLimiter:
 
 _TURN_S = 0.002
 """After this time, `exposition` lets the event loop run before the next metric family."""
+_OPENMETRICS = "application/openmetrics-text"
 _END = b"# EOF\n"
 """The last line of OpenMetrics."""
+
+
+class TextFamily(NamedTuple):
+    """A metric family whose samples are text already, for thousands of samples that all change."""
+
+    name: str
+    """Without the prefix, and without ``_total`` for a counter."""
+    doc: str
+    kind: Literal["counter", "gauge"]
+    samples: bytes
+    """Lines that are the same in both text formats; each ends with a newline."""
+
+    def encode(self, *, is_openmetrics: bool) -> bytes:
+        """Return the family with its HELP and TYPE; empty without samples."""
+        if not self.samples:
+            return b""
+        # Only in the older format the name of a counter ends with _total here as well.
+        suffix = "_total" if self.kind == "counter" and not is_openmetrics else ""
+        name = f"{METRIC_PREFIX}{self.name}{suffix}"
+        head = f"# HELP {name} {self.doc}\n# TYPE {name} {self.kind}\n"
+        return head.encode() + self.samples
 
 
 class _One(Collector):
@@ -259,9 +282,11 @@ class _One(Collector):
         yield self._metric
 
 
-async def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
+async def exposition(
+    collector: Collector, accept: str, more: Sequence[TextFamily] = ()
+) -> tuple[bytes, str]:
     """
-    Return the metrics of *collector* as text, and its Content-Type.
+    Return the metrics of *collector*, and then *more*, as text, and its Content-Type.
 
     *accept* is the request's Accept header. If it asks for OpenMetrics, the text is OpenMetrics,
     with exemplars; otherwise it has the text format 0.0.4. Encoding thousands of series takes long:
@@ -272,18 +297,18 @@ async def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
     except (TypeError, ValueError):  # the library fails on an invalid version in Accept
         encode, content_type = choose_encoder("")
     parts = []
-    has_end = False
     began_at = time.perf_counter()
     for metric in collector.collect():
         # The encoder ends every call with # EOF in OpenMetrics; a response has it once, at the end.
         part = encode(_One(metric))
-        has_end = part.endswith(_END)
         parts.append(part.removesuffix(_END))
         # Yield only between families: collectors iterate over their dicts of counts, which must not
         # change meanwhile.
         if time.perf_counter() - began_at > _TURN_S:
             await asyncio.sleep(0)
             began_at = time.perf_counter()
-    if has_end:
+    is_openmetrics = content_type.startswith(_OPENMETRICS)
+    parts.extend(family.encode(is_openmetrics=is_openmetrics) for family in more)
+    if is_openmetrics:
         parts.append(_END)
     return b"".join(parts), content_type

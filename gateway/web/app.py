@@ -37,11 +37,12 @@ from gateway.web.site.assets import CONSOLE_ROUTES, MODULE_ROUTES, READING
 from gateway.web.site.static_dir import StaticDir
 from gateway.web.websocket.handshake import read_plain_request
 from gateway.web.websocket.protocol import Upgrade
+from gateway.web.whoami import WHOAMI
 
 PUBLIC_ROUTES: Mapping[str, tuple[str, ...]] = {
     **{path: methods for path, methods in ROUTES.items() if path != "/config/:opt"},
     **dict.fromkeys(
-        ("/sub", "/docs", "/openapi.yaml", "/openapi.json", "/asyncapi.yaml"), ("GET",)
+        ("/sub", WHOAMI, "/docs", "/openapi.yaml", "/openapi.json", "/asyncapi.yaml"), ("GET",)
     ),
     **MODULE_ROUTES,
     **CONSOLE_ROUTES,

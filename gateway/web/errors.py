@@ -19,6 +19,7 @@ from gateway.errors import (
     AuthRequired,
     BrokerRefused,
     BrokerUnreachable,
+    CredentialRefused,
     Forbidden,
     HeadersTooLarge,
     InvalidRequest,
@@ -28,6 +29,7 @@ from gateway.errors import (
     OutcomeUnknown,
     Overloaded,
     PartialFailure,
+    PermissionDenied,
     RateLimited,
     RequestTimeout,
 )
@@ -127,6 +129,8 @@ UPGRADE_REQUIRED = ErrorResponse(426, "UPGRADE_REQUIRED", CloseCode.BAD_REQUEST)
 ERROR_RESPONSES: dict[type[Exception], ErrorResponse] = {
     Forbidden: ErrorResponse(403, "FORBIDDEN", CloseCode.FORBIDDEN),
     AuthRequired: AUTH_REQUIRED,
+    CredentialRefused: ErrorResponse(401, "AUTH_FAILED", CloseCode.SECRET_REFUSED),
+    PermissionDenied: ErrorResponse(403, "UNAUTHORIZED", CloseCode.FORBIDDEN),
     LimitReached: ErrorResponse(503, "FULL", CloseCode.FULL, retryable=True, retry_after_s=5),
     Overloaded: ErrorResponse(503, "OVERLOADED", CloseCode.FULL, retryable=True, retry_after_s=1),
     NoBroker: NO_BROKER,
@@ -236,7 +240,9 @@ def render_problem(fault: ErrorResponse, detail: str, request_id: str) -> HttpRe
     if fault.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % fault.retry_after_s))
     if fault.status == 401:  # noqa: PLR2004 - RFC 9110 §11.6.1 requires it
-        headers.append((b"www-authenticate", b"Bearer"))
+        # RFC 6750 §3: an error only if the request had a credential.
+        challenge = b"Bearer" if fault is AUTH_REQUIRED else b'Bearer error="invalid_token"'
+        headers.append((b"www-authenticate", challenge))
     return fault.status, headers, body
 
 

@@ -19,6 +19,7 @@ from gateway.addresses import TrustedHosts
 from gateway.errors import Forbidden
 from gateway.lifecycle import LifecycleState
 from gateway.telemetry import exposition
+from gateway.web.broker_metrics import BrokerMetrics
 from gateway.web.errors import not_found_response, problem_response
 from gateway.web.responses import HttpResponse, request_id_from, send_response, text_response
 
@@ -55,9 +56,17 @@ class ProcessStatus:
 class ManagementApp:
     """The ASGI application of the management port."""
 
-    def __init__(self, status: StatusSource, hosts: TrustedHosts) -> None:
+    def __init__(
+        self,
+        status: StatusSource,
+        hosts: TrustedHosts,
+        *,
+        broker_metrics: BrokerMetrics | None = None,
+    ) -> None:
+        """Report *status*; /metrics has *broker_metrics* too, None: no metrics of the nsqds."""
         self._status = status
         self._hosts = hosts
+        self._broker_metrics = broker_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one HTTP request, or to uvicorn's lifespan events."""
@@ -86,7 +95,10 @@ class ManagementApp:
 
     async def _metrics(self, scope: Scope, request_id: str) -> HttpResponse:
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
-        body, content_type = await exposition(await self._status.metrics_collector(), accept)
+        brokers = self._broker_metrics
+        families = () if brokers is None else await brokers.families()
+        collector = await self._status.metrics_collector()
+        body, content_type = await exposition(collector, accept, families)
         headers = [
             (b"content-type", content_type.encode()),
             (b"content-length", b"%d" % len(body)),

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import islice
 
-from gateway.credentials import Secret
 from gateway.errors import RateLimited
 from gateway.token_bucket import TokenBucket
-from gateway.web.auth import AccessPolicy
+from gateway.web.auth import AccessPolicy, Principal
 from gateway.web.metrics import PUBLISH, RATE_LIMITED
 
 MAX_DEBT_S = 60.0
@@ -130,7 +129,8 @@ class PublishRateLimiter:
     """
     Enforce the publish rate of each caller.
 
-    Callers are identified by their secret where nsqd requires AUTH, otherwise by IP address.
+    Callers are identified by the access file, or by their secret where nsqd requires AUTH,
+    otherwise by IP address.
 
     Args:
         buckets: The token buckets of all callers; None for no limit.
@@ -154,18 +154,18 @@ class PublishRateLimiter:
         """True if the publish rate is limited."""
         return self._buckets is not None
 
-    def check(self, secret: Secret | None, peer: str) -> None:
+    def check(self, principal: Principal, peer: str) -> None:
         """Check that the caller at the address *peer* may publish; raises RateLimited."""
         if self._buckets is None:
             return
         now = asyncio.get_running_loop().time()
         try:
-            self._buckets.check(self._caller(secret, peer), now)
+            self._buckets.check(self._caller(principal, peer), now)
         except RateLimited:
             RATE_LIMITED.counts[PUBLISH,] += 1
             raise
 
-    def charge(self, secret: Secret | None, peer: str, *, messages: int, paid: int = 0) -> None:
+    def charge(self, principal: Principal, peer: str, *, messages: int, paid: int = 0) -> None:
         """
         Take tokens of the caller's bucket for a request, as `PublishBuckets.charge` does.
 
@@ -176,18 +176,21 @@ class PublishRateLimiter:
             return
         now = asyncio.get_running_loop().time()
         try:
-            self._buckets.charge(self._caller(secret, peer), messages, now, paid=paid)
+            self._buckets.charge(self._caller(principal, peer), messages, now, paid=paid)
         except RateLimited:
             RATE_LIMITED.counts[PUBLISH,] += 1
             raise
 
-    def _caller(self, secret: Secret | None, peer: str) -> str:
+    def _caller(self, principal: Principal, peer: str) -> str:
         """
-        Return the key of the caller's bucket: a fingerprint of the secret, or the address.
+        Return the key of the caller's bucket: its identity, its secret's fingerprint, or its host.
 
-        The secret counts only if nsqd checks it. Otherwise a caller could get a full bucket with
+        A secret counts only if somebody checks it. Otherwise a caller could get a full bucket with
         each request by sending a new, invented secret.
         """
+        if principal.identity is not None:
+            return " ".join(principal.identity.subject)
+        secret = principal.secret
         if secret is None or secret is self._access.anonymous_secret or not self._requires_auth():
             return address_key(peer)
         return secret.fingerprint

@@ -8,7 +8,8 @@ member ``traceparent``, as in CloudEvents' distributed tracing extension.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -64,8 +65,14 @@ class PublishSpan:
         self._operation = operation
         self._send: Span | None = None
 
-    def send(self, topic: str, size_bytes: int) -> None:
-        """Start the child span; called when the producer has accepted the message."""
+    def send(
+        self, topic: str, size_bytes: int, caller: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """
+        Start the child span; called when the producer has accepted the message.
+
+        *caller* are attributes that say who publishes.
+        """
         if self._request is None:
             return  # the response is already written: the producer called back at once
         attributes: dict[str, str | int] = {
@@ -74,6 +81,7 @@ class PublishSpan:
             "messaging.operation.name": self._operation,
             "messaging.destination.name": topic,
             "messaging.message.body.size": size_bytes,
+            **caller,
         }
         self._send = self._request.child(f"send {topic}", "producer", attributes)
 

@@ -15,6 +15,33 @@
 {{- end -}}
 {{- end -}}
 
+{{/* "true" if the pod is that of a StatefulSet, with the broker's messages on a volume. */}}
+{{- define "nsq-gateway.keepsMessages" -}}
+{{- if and .Values.broker.embedded .Values.broker.persistence.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+Name of the StatefulSet: Kubernetes appends "-" and a hash of ten characters, and uses that as a label, which has at
+most 63.
+*/}}
+{{- define "nsq-gateway.statefulSetName" -}}
+{{- include "nsq-gateway.fullname" . | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* What has the pods, as kubectl takes it: deployment/NAME or statefulset/NAME. */}}
+{{- define "nsq-gateway.workload" -}}
+{{- if include "nsq-gateway.keepsMessages" . -}}
+statefulset/{{ include "nsq-gateway.statefulSetName" . }}
+{{- else -}}
+deployment/{{ include "nsq-gateway.fullname" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* The claim with the broker's messages; a StatefulSet names its own after the volume, itself and the pod. */}}
+{{- define "nsq-gateway.messagesClaim" -}}
+{{- .Values.broker.persistence.existingClaim | default (printf "messages-%s-0" (include "nsq-gateway.statefulSetName" .)) -}}
+{{- end -}}
+
 {{/* The full name with a suffix, at most 63 characters: (list . "suffix") */}}
 {{- define "nsq-gateway.suffixed" -}}
 {{- $suffix := index . 1 | trunc 40 | trimSuffix "-" -}}
@@ -91,11 +118,32 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- with include "nsq-gateway.accessKey" . -}}{{- $_ := set $all "access_file" (printf "/etc/nsq-gateway/access/%s" .) -}}{{- end -}}
+{{- if .Values.authServer.enabled -}}
+{{- /* On the addresses of the public port, which may be those of IPv6. */ -}}
+{{- $_ := set $all "auth_listen" (regexReplaceAll "[0-9]+$" (.Values.settings.listen | default "") (.Values.authServer.port | toString)) -}}
+{{- end -}}
 {{- if .Values.broker.embedded -}}{{- $_ := set $all "embedded_broker" true -}}{{- end -}}
+{{- if include "nsq-gateway.keepsMessages" . -}}{{- $_ := set $all "broker_data_path" "/data" -}}{{- end -}}
 {{- if and (kindIs "invalid" .Values.settings.sockets_buffer_bytes) (dig "limits" "memory" "" .Values.resources) -}}
 {{- $_ := set $all "sockets_buffer_bytes" (include "nsq-gateway.socketsRoomBytes" . | int64 | max 1048576) -}}
 {{- end -}}
 {{- toJson $all -}}
+{{- end -}}
+
+{{/* Name of the Secret with access.content. */}}
+{{- define "nsq-gateway.accessSecretName" -}}
+{{- include "nsq-gateway.suffixed" (list . "access") -}}
+{{- end -}}
+
+{{/* Name of the access file in its Secret or ConfigMap; empty without one in the values. */}}
+{{- define "nsq-gateway.accessKey" -}}
+{{- with .Values.access -}}
+{{- if .secret.name -}}{{- .secret.key -}}
+{{- else if .configMap.name -}}{{- .configMap.key -}}
+{{- else if .content -}}access.toml
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Bytes of a quantity such as 1Gi, 1500M or 1073741824. */}}
@@ -120,6 +168,8 @@ needs 1.25 bytes of memory; docs/kubernetes.md explains the other numbers.
 {{- $publish := ternary 67108864 $settings.publish_buffer_bytes (kindIs "invalid" $settings.publish_buffer_bytes) -}}
 {{- $connections := ternary 4 $settings.nsqd_connections (kindIs "invalid" $settings.nsqd_connections) -}}
 {{- $taken := addf (mul 72 1048576) (mulf 1.1 $publish) (mulf 3 2097152 $connections) (mulf 12288 $http) (mulf 73728 $sockets) -}}
+{{- /* Up to half of its own limit, 1 GiB, the broker keeps messages in memory; beyond that, one for each channel. */ -}}
+{{- if include "nsq-gateway.keepsMessages" . -}}{{- $taken = addf $taken (mul 512 1048576) -}}{{- end -}}
 {{- divf (subf (include "nsq-gateway.bytes" .Values.resources.limits.memory | float64) $taken) 1.25 | floor | int64 -}}
 {{- end -}}
 
@@ -148,10 +198,16 @@ serversscheme (Traefik), server-ssl (HAProxy), upstream-protocol (Contour), app-
 {{- end -}}
 {{- end -}}
 
-{{/* "true" if `helm test` can pass: it does not support TLS, and needs a secret if AUTH is required. */}}
+{{/* "true" if an access file says who may do what: that of the values, or a path in the settings. */}}
+{{- define "nsq-gateway.hasAccessFile" -}}
+{{- if (include "nsq-gateway.settings" . | fromJson).access_file -}}true{{- end -}}
+{{- end -}}
+
+{{/* "true" if `helm test` can pass: it does not support TLS, and needs a secret if callers do. */}}
 {{- define "nsq-gateway.runsTest" -}}
 {{- $secret := include "nsq-gateway.testSecret" . | fromJson -}}
-{{- if and .Values.tests.enabled (not (include "nsq-gateway.speaksTls" .)) (or .Values.settings.insecure $secret.name) -}}true{{- end -}}
+{{- $isOpen := and .Values.settings.insecure (not (include "nsq-gateway.hasAccessFile" .)) -}}
+{{- if and .Values.tests.enabled (not (include "nsq-gateway.speaksTls" .)) (or $isOpen $secret.name) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The port at the end of host:port. */}}
@@ -222,7 +278,7 @@ characters), and truncates NAME-HASH if it is too long.
 {{- define "nsq-gateway.testSecret" -}}
 {{- if .Values.tests.authSecret.name -}}
 {{- .Values.tests.authSecret | toJson -}}
-{{- else if .Values.secrets.auth.name -}}
+{{- else if and .Values.secrets.auth.name (not (include "nsq-gateway.hasAccessFile" .)) -}}
 {{- .Values.secrets.auth | toJson -}}
 {{- else -}}
 {}

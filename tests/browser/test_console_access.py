@@ -29,7 +29,6 @@ UNREACHABLE = r"WebSocket connection to|ERR_|status of 503"
 async def administered(
     shared_broker: KillableBroker, tmp_path: Path
 ) -> AsyncIterator[RunningGateway]:
-    """Return a gateway that shows topics to the administrator only."""
     secret_file = tmp_path / "secret"
     secret_file.write_text(ADMIN_SECRET)
     async with gateway_with_nsqd(

@@ -36,7 +36,6 @@ METRIC: dict[str, Any] = {
 
 
 def said(*bodies: str) -> dict[str, Any]:
-    """Return which *bodies* were taken for metrics, and what the book has of them."""
     found: dict[str, Any] = json.loads(node(_SCRIPT, str(MODULE), json.dumps(bodies)))
     return found
 
@@ -47,7 +46,6 @@ def metric(**parts: Any) -> str:  # noqa: ANN401 - any JSON
 
 
 def minute(number: int) -> dict[str, str]:
-    """Return the window of the minute *number* of a day."""
     times = [f"2026-11-22T{at // 60:02}:{at % 60:02}:00Z" for at in (number, number + 1)]
     return {"window_start": times[0], "window_end": times[1]}
 

@@ -30,7 +30,6 @@ LONGEST = "t" + "x" * 63
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def empty() -> AsyncIterator[RunningGateway]:
-    """Return a gateway of the test's own: it knows no topic."""
     async with gateway_alone() as gateway:
         yield gateway
 

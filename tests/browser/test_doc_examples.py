@@ -34,7 +34,6 @@ NO_ICON = "404"
 
 
 async def test_the_readme_shows_the_page_of_the_document() -> None:
-    """The page and the commands are the same in both, and the page is short."""
     first, ours = section(DOCUMENT, "Five minutes"), section(README, "A page of your own")
 
     assert blocks("html", first) == blocks("html", ours)
@@ -44,7 +43,6 @@ async def test_the_readme_shows_the_page_of_the_document() -> None:
 
 @pytest.mark.parametrize("number", range(len(blocks("sh"))))
 async def test_a_command_of_the_document_is_one_of_a_shell(number: int, tmp_path: Path) -> None:
-    """The shell parses it."""
     (tmp_path / "block.sh").write_text(blocks("sh")[number])
 
     assert 0 == await command("sh -n block.sh", tmp_path)
@@ -117,7 +115,6 @@ async def test_a_script_of_the_document_does_its_work(
 
 
 async def viewers_of(gateway: RunningGateway, topic: str) -> int:
-    """Return how many channels of viewers a topic has."""
     answer = await gateway.http.get("/stats", params={"format": "json", "topic": topic})
     topics = answer.raise_for_status().json()["topics"]
     names = [channel["channel_name"] for each in topics or [] for channel in each["channels"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Locator, Page, expect
@@ -12,6 +13,7 @@ from tests.support.browser.browsers import Browsers, Device, Visitor
 from tests.support.browser.example_page_gateway import gateway_with_pages
 from tests.support.browser.example_workers import EXAMPLES
 from tests.support.browser.fixtures import PAIRED, Visits
+from tests.support.gateways.access_file import TokenIssuer, access_file, grant_claim
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,7 +29,6 @@ _NOTE_THE_RATE = """() => {
 
 
 async def is_connected(page: Page) -> Page:
-    """Return *page*, once it says that it is connected."""
     await expect(page.locator("#state")).to_have_text("connected")
     return page
 
@@ -113,7 +114,6 @@ async def test_a_job_is_taken_and_finished(
 async def test_a_requeued_job_goes_to_another_page(
     shared_broker: KillableBroker, topic: str, visitor: Visitor
 ) -> None:
-    """A job taken by one page is hidden from the other until it is requeued."""
     async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker) as gateway:
         url = f"{gateway.url}/?topic={topic}&channel=c"
         one = await is_connected(await visitor.open(url))
@@ -132,6 +132,61 @@ async def test_a_requeued_job_goes_to_another_page(
         visitor.found_nothing_wrong(gateway.address)
 
     assert (0, NOTHING_LEFT) == (seen, left)
+
+
+@PAIRED
+async def test_a_user_signs_in_to_the_queue(
+    shared_broker: KillableBroker, topic: str, visitor: Visitor, tmp_path: Path
+) -> None:
+    """A token that is not valid is asked for again; a right one takes jobs, and adds none."""
+    issuer = TokenIssuer(tmp_path)
+    token = issuer.token("bob", grant_claim(f"^{topic}$", "subscribe", channels=["^c$"]))
+    flags = f"--access-file={access_file(tmp_path, issuer.entry)}"
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker, flags) as gateway:
+        page = await visitor.open(f"{gateway.url}/?topic={topic}&channel=c")
+        await page.get_by_label("Token or key").fill("wrong")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.locator("#note")).to_contain_text("the token or key is not valid here")
+        await page.get_by_label("Token or key").fill(token)
+        await page.get_by_role("button", name="Sign in").click()
+        await is_connected(page)
+        await expect(page.locator("#who")).to_have_text("bob")
+        await expect(page.locator("#sign-in")).to_be_hidden()
+        await page.get_by_label("New job").fill("call Ada back")
+        await page.get_by_role("button", name="Add").click()
+        await expect(page.locator("#note")).to_contain_text('"bob" may not publish to topic')
+        publisher = issuer.token("alice", grant_claim(f"^{topic}$", "publish"))
+        await gateway.http.post(
+            "/pub",
+            content=b"call Ada back",
+            params={"topic": topic},
+            headers={"Authorization": f"Bearer {publisher}"},
+        )
+        job = await takes(page)
+        await job.get_by_role("button", name="Finish").click()
+        left = await gateway.counts_become(topic, "c", NOTHING_LEFT)
+        visitor.found_nothing_wrong(gateway.address, besides="status of 401")
+
+    assert NOTHING_LEFT == left
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("browser_name,kind", [("chromium", "embedded")], indirect=True)
+async def test_the_queue_asks_for_another_token_when_one_has_ended(
+    shared_broker: KillableBroker, topic: str, visitor: Visitor, tmp_path: Path
+) -> None:
+    issuer = TokenIssuer(tmp_path)
+    flags = f"--access-file={access_file(tmp_path, issuer.entry)}"
+    async with gateway_with_pages(EXAMPLES / "work-queue", shared_broker, flags) as gateway:
+        page = await visitor.open(f"{gateway.url}/?topic={topic}&channel=c")
+        for life_s in (3, 3_600):
+            token = issuer.token("bob", grant_claim(f"^{topic}$", "subscribe"), life_s=life_s)
+            await page.get_by_label("Token or key").fill(token)
+            await page.get_by_role("button", name="Sign in").click()
+            await is_connected(page)
+            if life_s == 3:
+                await expect(page.locator("#sign-in")).to_be_visible(timeout=30_000)
+        visitor.found_nothing_wrong(gateway.address, besides="status of 401")
 
 
 @PAIRED

@@ -333,7 +333,6 @@ async def test_a_page_publishes(page: Page, topic: str) -> None:
 
 @PAIRED
 async def test_a_publish_may_be_put_off(page: Page, topic: str) -> None:
-    """It comes after its delay."""
     body, elapsed_ms = await run(
         page,
         """

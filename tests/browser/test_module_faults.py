@@ -70,7 +70,6 @@ async def bodies_become(page: Page, expected: list[str]) -> list[str]:
 async def gateway_at(
     listen: str, broker: KillableBroker, pages: BrowserPage
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway at an address that is known before."""
     async with gateway_with_nsqd(
         [broker.tcp_address],
         [broker.http_address],

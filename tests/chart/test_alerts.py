@@ -34,11 +34,12 @@ RECORDED = [rule for rule in _ALL if "record" in rule]
 NAMES = sorted({rule["alert"] for rule in ALERTS})
 _ALERTNAME = re.compile(r'alertname="(\w+)"')
 _WHICH = re.compile(r'alertname="(\w+)"[^}]* severity="(\w+)"')
-# Flags of others that pages name: nsqd's and kubectl's.
+# Flags that are no settings, or of others: nsqd, kubectl.
 _FLAGS_OF_OTHERS = {
     *("--auth-http-address", "--broadcast-address", "--mem-queue-size", "--sync-every"),
     *("--max-msg-timeout", "--max-rdy-count"),
     *("--containers", "--from", "--previous", "--replicas", "--since"),
+    "--token",  # of `access check`
 }
 _OF_KUBE_STATE_METRICS = {
     *("kube_job_failed", "kube_job_owner"),

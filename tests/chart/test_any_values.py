@@ -60,9 +60,17 @@ def switches(values: Json, path: str = "") -> list[tuple[str, bool]]:
     return found
 
 
+EMBEDDED: Json = {
+    "broker": {"embedded": True},
+    "replicaCount": 1,
+    "settings": {"nsqd_tcp_address": None},
+}
 # Some values only mean something beside others.
 BESIDE: dict[str, Json] = {
-    "broker.embedded": {"replicaCount": 1, "settings": {"nsqd_tcp_address": None}},
+    "authServer.enabled": at("access.secret.name", "access"),
+    "broker.embedded": EMBEDDED,
+    "broker.persistence.enabled": EMBEDDED,
+    "broker.persistence.retain": merged(EMBEDDED, at("broker.persistence.enabled", True)),
     "httpRoute.enabled": at("httpRoute.parentRefs", [{"name": "public"}]),
     "ingress.enabled": at("ingress.hosts", ["nsq.example.org"]),
     "keda.enabled": at("keda.prometheusAddress", "http://prometheus:9090"),

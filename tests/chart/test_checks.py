@@ -19,6 +19,7 @@ from tests.support.chart.checks import (
     schemas,
     seconds,
     selectors,
+    stateful_sets,
     strategies,
     unrendered_templates,
     variables,
@@ -57,10 +58,33 @@ PLANTED: list[tuple[Check, Damage]] = [
 ]
 
 
-@pytest.mark.parametrize("check,damage", PLANTED)
-def test_a_check_finds_what_is_planted(check: Check, damage: Damage) -> None:
-    """Nothing before, something after."""
-    found = render(scenario("full"))
+def _claim(found: Render) -> Json:
+    (claim,) = _spec(found, "StatefulSet")["volumeClaimTemplates"]
+    metadata: Json = claim["metadata"]
+    return metadata
+
+
+PLANTED_WITH_A_VOLUME: list[tuple[Check, Damage]] = [
+    (stateful_sets, lambda found: found.one("StatefulSet")["metadata"].update(name="n" * 53)),
+    (stateful_sets, lambda found: _spec(found, "StatefulSet").update(serviceName="t-nsq-gateway")),
+    (stateful_sets, lambda found: _spec(found, "StatefulSet").update(replicas=2)),
+    (stateful_sets, lambda found: _claim(found).update(labels={"helm.sh/chart": "1"})),
+    (mounts, lambda found: _spec(found, "StatefulSet").pop("volumeClaimTemplates")),
+    (mounts, lambda found: found.gateway["volumeMounts"].pop()),
+    (restricted, lambda found: found.pod.update(hostNetwork=True)),
+    (schemas, lambda found: _spec(found, "StatefulSet").update(progressDeadlineSeconds=600)),
+]
+
+
+@pytest.mark.parametrize(
+    "name,check,damage",
+    [
+        *(("full", *each) for each in PLANTED),
+        *(("broker", *each) for each in PLANTED_WITH_A_VOLUME),
+    ],
+)
+def test_a_check_finds_what_is_planted(name: str, check: Check, damage: Damage) -> None:
+    found = render(scenario(name))
     damaged = replace(found, objects=tuple(copy.deepcopy(found.objects)))
     damage(damaged)
 
@@ -69,7 +93,6 @@ def test_a_check_finds_what_is_planted(check: Check, damage: Damage) -> None:
 
 
 def test_a_template_that_is_not_filled_in_is_found() -> None:
-    """In any text but those that have templates of their own."""
     found = render(scenario("full"))
 
     assert unrendered_templates(

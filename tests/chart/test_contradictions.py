@@ -16,8 +16,11 @@ EMBEDDED = {
     "broker": {"embedded": True},
     "replicaCount": 1,
 }
+KEPT = merged(EMBEDDED, at("broker.persistence.enabled", True))
 PEER = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
 POLICY = {"networkPolicy": {"enabled": True, "publicFrom": PEER, "nsqTo": PEER}}
+ACCESS = at("access.secret.name", "access")
+ASKED = merged(ACCESS, at("authServer.enabled", True))
 
 CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
     ([at("settings.auth_secret", "s")], "secrets.auth.name"),
@@ -53,12 +56,32 @@ CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
     ([EMBEDDED, at("settings.nsqd_tcp_address", ["a:1"])], "settings has an address of NSQ"),
     ([EMBEDDED, AUTOSCALED], "turn autoscaling.enabled and keda.enabled off"),
     ([EMBEDDED, at("replicaCount", 2)], "set replicaCount: 1 (it is 2)"),
-    ([EMBEDDED, at("settings.insecure", False)], "set settings.insecure: true"),
+    ([EMBEDDED, at("settings.insecure", False)], "or settings.insecure: true"),
+    ([at("broker.persistence.enabled", True)], "it keeps the messages of the embedded broker, and"),
+    (
+        [KEPT, at("settings.broker_data_path", "/srv")],
+        "settings.broker_data_path: it conflicts with broker.persistence.enabled",
+    ),
     (
         [at("settings.nsqd_tcp_address", [])],
         "the address of NSQ is missing; set lookupd_http_address",
     ),
-    ([at("settings.insecure", False)], "the access rule is missing; set require_auth: true"),
+    ([at("settings.insecure", False)], "the access rule is missing; set access to say"),
+    (
+        [ACCESS, at("access.content", "[[key]]")],
+        "access.content: it conflicts with access.secret.name, because there is one access file",
+    ),
+    (
+        [ASKED, at("settings.auth_listen", "0.0.0.0:4180")],
+        "settings.auth_listen: it conflicts with authServer.enabled",
+    ),
+    ([ASKED, at("authServer.port", 8081)], "settings.management_listen uses port 8081 too"),
+    ([at("authServer.enabled", True)], "it answers by the access file, and there is none"),
+    ([at("settings.nsqd_auth", "own")], "settings.nsqd_auth: it has no effect without an access"),
+    (
+        [ACCESS, at("settings.jwks_refresh_s", 7_200)],
+        "settings.jwks_max_stale_s: keys would end before they are requested again",
+    ),
     ([at("terminationGracePeriodSeconds", 55)], "is 55, but a drain takes 56 s"),
     ([at("probes.liveness", None)], "probes.liveness is null: every probe is required"),
     (
@@ -111,15 +134,34 @@ CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
         [POLICY, at("settings.nsqd_tcp_address", ["nsqd:4250"])],
         "networkPolicy.nsqPorts: settings.nsqd_tcp_address uses port 4250",
     ),
+    ([POLICY, ASKED], "networkPolicy.authFrom: authServer is enabled, but an empty list allows"),
+    (
+        [POLICY, at("access.content", 'jwks_url = "https://id.example.org/jwks.json"')],
+        "networkPolicy.jwksTo: access.content has a jwks_url",
+    ),
     ([at("podMonitor", {"scrapeTimeout": "1m"})], "podMonitor.scrapeTimeout is 1m, longer"),
 ]
+
+
+# One place in the template says each of them, whatever makes them true.
+ALSO_WITH_A_VOLUME: list[tuple[list[dict[str, Any]], str]] = [
+    ([KEPT, AUTOSCALED], "turn autoscaling.enabled and keda.enabled off"),
+    ([KEPT, KEDA], "turn autoscaling.enabled and keda.enabled off"),
+    ([KEPT, at("replicaCount", 2)], "set replicaCount: 1 (it is 2)"),
+    ([KEPT, at("settings.max_sockets", 4_000)], "is 1Gi and leaves 42 MiB for the unsent bytes of"),
+]
+
+
+@pytest.mark.parametrize("layers,words", ALSO_WITH_A_VOLUME, ids=lambda value: str(value)[:60])
+def test_a_volume_allows_no_second_broker(layers: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(RenderError, match=re.escape(words)):
+        render(merged(MINIMAL_VALUES, *layers))
 
 
 @pytest.mark.parametrize("layers,words", CONTRADICTIONS, ids=lambda value: str(value)[:60])
 def test_values_that_do_not_go_together_are_one_sentence(
     layers: list[dict[str, Any]], words: str
 ) -> None:
-    """It names the value, and what to set."""
     with pytest.raises(RenderError, match=re.escape(words)):
         render(merged(MINIMAL_VALUES, *layers))
 
@@ -144,7 +186,7 @@ def _said(values: dict[str, Any]) -> str:
 
 def test_what_each_contradiction_is_made_of_is_taken_without_it() -> None:
     """The sentences above are about what they name, and nothing else is wrong there."""
-    for layers in ([], [EMBEDDED], [AUTOSCALED], [KEDA], [POLICY]):
+    for layers in ([], [EMBEDDED], [KEPT], [AUTOSCALED], [KEDA], [POLICY], [ACCESS], [ASKED]):
         assert render(merged(MINIMAL_VALUES, *layers)).objects
 
 
@@ -159,6 +201,14 @@ def test_what_each_contradiction_is_made_of_is_taken_without_it() -> None:
         {
             "settings": {"publish_rate_burst": 9},
             "extraEnvFrom": [{"configMapRef": {"name": "rates"}}],
+        },
+        merged(ACCESS, at("settings.insecure", None)),
+        merged(EMBEDDED, ACCESS, at("settings.insecure", None)),
+        merged(POLICY, ASKED, at("networkPolicy.authFrom", PEER)),
+        {
+            "settings": {"nsqd_auth": "own"},
+            "authServer": {"enabled": True},
+            "extraEnv": [{"name": "NSQ_GATEWAY_ACCESS_FILE", "value": "/a"}],
         },
         at("settings.nsqd_http_address", ["[2001:db8::1]:65535", "nsqd:1"]),
         at("settings.lookupd_http_address", ["nsqlookupd:4161", "https://lookup.example/a"]),
@@ -194,6 +244,15 @@ def test_what_goes_together_is_taken(layer: dict[str, Any]) -> None:
         ("settings.nsqd_http_address", ["http://nsqd:4151"]),
         ("settings.nsqd_http_address", ["nsqd:65536"]),
         ("settings.lookupd_http_address", ["nsqlookupd:70000"]),
+        ("access.secret.name", "My Secret"),
+        ("access.configMap.key", "a/b"),
+        ("authServer.port", 80),
+        ("networkPolicy.jwksTo", [{}]),
+        ("networkPolicy.jwksPorts", []),
+        ("broker.persistence.size", "8"),
+        ("broker.persistence.accessModes", ["ReadWriteMany"]),
+        ("broker.persistence.accessModes", []),
+        ("broker.persistence.existingClaim", "My Claim"),
         ("service.port", 70000),
         ("service.type", "External"),
         ("httpRoute.timeouts", {"request": "never"}),

@@ -56,7 +56,6 @@ BUILD, BUILD_PIPELINE, PIPELINE, FINAL = stages()
 
 
 def of(stage: list[tuple[str, str]], word: str) -> list[str]:
-    """Return what stands behind each *word* of a stage."""
     return [rest for each, rest in stage if each == word]
 
 
@@ -89,6 +88,15 @@ def test_it_runs_without_root_and_without_a_shell() -> None:
     assert ["nsq-gateway", "health"] == json.loads(check.partition("CMD ")[2])
 
 
+def test_a_new_volume_for_data_can_be_written() -> None:
+    """It takes its owner from the folder of the image that it is mounted over."""
+    for stage in (FINAL, PIPELINE):
+        user, _, group = of(stage, "USER")[0].partition(":")
+        made = [json.loads(rest) for rest in of(stage, "RUN") if '"install", "--directory"' in rest]
+
+        assert [["install", "--directory", f"--owner={user}", f"--group={group}", "/data"]] == made
+
+
 def test_nothing_is_compiled_and_everything_has_its_hash() -> None:
     """Wheels only, from requirements/image.txt; the package itself asks nobody."""
     installs = [json.loads(rest) for rest in of(BUILD, "RUN") if '"install"' in rest]
@@ -112,7 +120,7 @@ def test_spark_alone_is_built_and_by_what_is_pinned() -> None:
 def pins(name: str) -> dict[str, str]:
     """Return the versions that one of the lists of requirements pins, those for all Pythons."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    return dict(re.findall(r"^([a-z][a-z0-9-]*)==(\S+) \\$", text, re.MULTILINE))
+    return dict(re.findall(r"^([a-z][a-z0-9-]*)(?:\[.*\])?==(\S+) \\$", text, re.MULTILINE))
 
 
 def test_both_images_and_the_tests_have_the_same_versions() -> None:
@@ -196,6 +204,16 @@ def test_only_the_service_that_has_a_management_port_is_asked() -> None:
     assert {"serve": True, "broker": False} == asked
 
 
+def test_the_folder_of_the_messages_is_a_volume_that_stays() -> None:
+    """Compose names each volume a second time, and deletes none of these with its containers."""
+    compose = _compose()
+    broker = compose["services"]["broker"]
+    name, _, place = broker["volumes"][0].partition(":")
+
+    assert place == broker["command"][broker["command"].index("--data-path") + 1] == "/data"
+    assert name in compose["volumes"]
+
+
 def test_the_flags_and_variables_of_the_page_are_there() -> None:
     """The gateway's own; the engine's stand in lines that begin with docker."""
     known = (ROOT / "docs" / "configuration.md").read_text()
@@ -215,7 +233,6 @@ def _compose() -> dict[str, Any]:
 
 @pytest.mark.checkov
 def test_checkov_finds_nothing_in_the_dockerfile() -> None:
-    """No policy fails."""
     assert [] == chart_tools.failed_policies("dockerfile", ROOT / "Dockerfile")
 
 
@@ -265,7 +282,6 @@ def _copy(source: Path, target: Path, *, is_folder: bool) -> None:
 
 
 def test_what_is_installed_tells_its_version(installed: Path) -> None:
-    """The command is there, and it is this version."""
     said = subprocess.run(
         [installed / "bin" / "nsq-gateway", "--version"], capture_output=True, text=True, check=True
     ).stdout
@@ -274,7 +290,6 @@ def test_what_is_installed_tells_its_version(installed: Path) -> None:
 
 
 def test_neither_pip_nor_setuptools_is_installed(installed: Path) -> None:
-    """What builds is not what runs."""
     packages = {path.name for path in (installed / "lib").glob("python3*/site-packages/*")}
 
     assert "gateway" in packages

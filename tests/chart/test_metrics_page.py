@@ -10,11 +10,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import gateway.access.control
 import gateway.pipeline.jobs.metrics_export
 import gateway.pipeline.jobs.monitoring
 import gateway.server.service
 import gateway.server.workers.supervisor
 from gateway.telemetry import REGISTRY
+from tests.support.brokers.stats_answers import broker_metrics
 from tests.support.chart.prometheus import promtool, promtool_binary
 from tests.support.gateways.gateway import gateway_alone
 from tests.support.project import ROOT
@@ -24,6 +26,7 @@ _ROW = re.compile(
     r"^\| `(\w+)` \| (\w+) \| ([a-z, ]*)\| ([^|]*)\| ([^|]+)\| ([^|]*)\|$", re.MULTILINE
 )
 ALL_PARTS = (
+    gateway.access.control,
     gateway.pipeline.jobs.metrics_export,
     gateway.pipeline.jobs.monitoring,
     gateway.server.service,
@@ -42,7 +45,6 @@ class Metric(NamedTuple):
 
 
 def of_page() -> set[Metric]:
-    """Return the rows of the page."""
     return {
         Metric(name, kind, tuple(re.findall(r"\w+", labels)))
         for name, kind, labels, *_ in _ROW.findall(PAGE.read_text())
@@ -50,7 +52,6 @@ def of_page() -> set[Metric]:
 
 
 def of_registry() -> Iterator[Metric]:
-    """Return what is registered."""
     for collector in list(REGISTRY._collector_to_names):
         labels = getattr(collector, "_labelnames", getattr(collector, "_labels", ()))
         for metric in collector.collect():
@@ -63,11 +64,15 @@ def of_registry() -> Iterator[Metric]:
 
 def test_every_metric_is_on_the_page_and_no_other() -> None:
     """Name, type and labels, in their order."""
-    assert set(of_registry()) == of_page()
+    of_brokers = {
+        Metric(sample.name, family.type, tuple(sample.labels))
+        for family in broker_metrics()
+        for sample in family.samples
+    }
+    assert set(of_registry()) | of_brokers == of_page()
 
 
 def test_a_metric_has_one_row() -> None:
-    """And each row a unit and a sentence."""
     rows = _ROW.findall(PAGE.read_text())
 
     assert len(rows) == len({name for name, *_ in rows})
@@ -79,14 +84,18 @@ def test_a_metric_has_one_row() -> None:
 @pytest.mark.parametrize("flags", [(), ("--workers=2",)], ids=["one process", "workers"])
 async def test_promtool_finds_nothing_wrong(flags: tuple[str, ...]) -> None:
     """Names, units, helps and types of a gateway that has worked."""
-    async with gateway_alone(*flags) as running, httpx.AsyncClient(trust_env=False) as http:
-        async with running.subscribe("t", "c") as client:
-            await running.publish("t", b"hello")
-            await client.finish(await client.message())
+    async with (
+        gateway_alone(*flags) as running,
+        httpx.AsyncClient(trust_env=False) as http,
+        running.subscribe("t", "c") as client,
+    ):
+        await running.publish("t", b"hello")
+        await client.finish(await client.message())
         answer = await http.get(f"{running.management_url}/metrics")
 
     names = {family.name for family in text_string_to_metric_families(answer.text)}
-    assert {"nsq_gateway_message_age_seconds", "process_open_fds"} <= names
+    expected = {"message_age_seconds", "broker_up", "broker_channel_messages"}
+    assert {"process_open_fds", *(f"nsq_gateway_{name}" for name in expected)} <= names
     assert "" == promtool("check", "metrics", said=answer.text)
 
 

@@ -32,14 +32,12 @@ LOCAL = {"output": "/data/a", "checkpoint": "/data/c"}
 
 
 def job(command: str = "archive", **parts: Any) -> Json:  # noqa: ANN401 - any value of the chart
-    """Return values with one job, which has all that it needs."""
     settings = {"topic": ["a"], **S3} if command == "archive" else {}
     settings |= parts.pop("settings", {})
     return at("pipeline.jobs.it", {"command": command, "settings": settings, **parts})
 
 
 def container(pod: Json) -> Json:
-    """Return the only container of *pod*."""
     (found,) = pod["spec"]["containers"]
     whole: Json = found
     return whole
@@ -293,7 +291,6 @@ def test_the_annotations_of_the_account_reach_every_pod_of_a_job(mode: str) -> N
 
 
 def test_an_account_that_is_not_made_is_the_one_that_is_named() -> None:
-    """And the gateway keeps its own."""
     account = at("pipeline.serviceAccount", {"create": False, "name": "etl"})
     found = render(merged(MINIMAL_VALUES, job(), account))
     pod = found.jobs("Deployment")[f"{PREFIX}it"]["spec"]["template"]["spec"]

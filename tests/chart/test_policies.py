@@ -39,7 +39,6 @@ VALUES = {name: merged(default_values(), scenario(name)) for name in SCENARIOS}
 
 
 def needless(waivers: tuple[Waiver, ...], findings: list[Finding]) -> list[Waiver]:
-    """Return the *waivers* that cover none of the *findings*."""
     return [
         waiver
         for waiver in waivers

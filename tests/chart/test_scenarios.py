@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.settings.serve import ServeSettings
-from tests.support.chart.checks import CHECKS, VERSIONS, Check, settings_of
+from tests.support.chart.checks import CHECKS, VERSIONS, Check, all_findings, settings_of
 from tests.support.chart.kubernetes_schemas import findings
 from tests.support.chart.render import (
     MINIMAL_VALUES,
     SCENARIOS,
     Json,
+    Render,
     at,
     merged,
     render,
@@ -70,7 +71,6 @@ def test_null_gives_the_default_of_the_gateway_back() -> None:
 
 
 def test_the_pods_start_anew_when_a_setting_changes() -> None:
-    """The checksum on the pods is that of the file."""
     values = scenario("insecure")
     before = render(values)
     values["settings"]["max_sockets"] = 5
@@ -162,6 +162,106 @@ def test_a_rollout_has_time_for_one_step_of_it() -> None:
 def test_who_cannot_roll_is_recreated(values: Json) -> None:
     """Two brokers would share out callers and no messages; and no pace is left beside the word."""
     assert {"type": "Recreate"} == render(values).one("Deployment")["spec"]["strategy"]
+
+
+def kept(*layers: Json) -> Render:
+    """Return the chart with the messages of the embedded broker on a volume."""
+    return render(merged(scenario("broker"), *layers))
+
+
+def test_messages_on_a_volume_are_in_one_pod_of_a_stateful_set() -> None:
+    """In place of the Deployment; the settings name the folder that the volume is mounted at."""
+    found = kept()
+    spec = found.one("StatefulSet")["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    mount = {each["name"]: each["mountPath"] for each in found.gateway["volumeMounts"]}
+
+    assert ([], 1) == (found.of("Deployment"), spec["replicas"])
+    assert mount[claim["metadata"]["name"]] == str(settings_of(found).broker_data_path) == "/data"
+    assert {
+        "accessModes": ["ReadWriteOncePod"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "20Gi"}},
+    } == claim["spec"]
+    assert {"example.org/backup": "daily"} == claim["metadata"]["annotations"]
+
+
+def test_the_volume_is_all_that_a_stateful_pod_has_more() -> None:
+    """Both kinds have the pod from one template."""
+    stateful = kept().pod
+    stateful["containers"][0]["volumeMounts"].pop()
+
+    assert kept(at("broker.persistence.enabled", False)).pod == stateful
+
+
+def test_the_user_of_the_pod_may_write_to_the_volume() -> None:
+    """A new volume belongs to root: Kubernetes gives it to the group of the pod."""
+    security = kept().pod["securityContext"]
+
+    assert security["runAsGroup"] == security["fsGroup"] != 0
+
+
+def test_a_claim_that_is_there_is_used_and_no_other_made() -> None:
+    found = kept(at("broker.persistence.existingClaim", "orders"))
+    volumes = {each["name"]: each for each in found.pod["volumes"]}
+
+    assert {"claimName": "orders"} == volumes["messages"]["persistentVolumeClaim"]
+    assert "volumeClaimTemplates" not in found.one("StatefulSet")["spec"]
+    assert "delete persistentvolumeclaim orders" in found.texts["templates/NOTES.txt"]
+
+
+@pytest.mark.parametrize("retain,policy", [(True, "Retain"), (False, "Delete")])
+def test_an_uninstall_keeps_the_volume_unless_told(policy: str, *, retain: bool) -> None:
+    """A scale to nothing is a pause, and keeps it in any case."""
+    found = kept(at("broker.persistence.retain", retain))
+    policies = found.one("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"]
+
+    assert {"whenDeleted": policy, "whenScaled": "Retain"} == policies
+    warning = "WARNING: broker.persistence.retain is off"
+    assert retain == (warning not in found.texts["templates/NOTES.txt"])
+
+
+def test_a_long_name_leaves_room_for_what_kubernetes_appends() -> None:
+    """A hash in a label of the pods; the notes name the claim that Kubernetes makes of it."""
+    found = render(scenario("broker"), release="n" * 53)
+    name = found.one("StatefulSet")["metadata"]["name"]
+
+    assert [] == list(all_findings(found))
+    assert f"the claim messages-{name}-0." in found.texts["templates/NOTES.txt"]
+
+
+def test_messages_in_memory_leave_less_for_sockets() -> None:
+    """512 MiB less, of which each counted byte of a socket takes 1.25."""
+    without, beside = (
+        settings_of(kept(at("broker.persistence.enabled", on))).sockets_buffer_bytes
+        for on in (False, True)
+    )
+
+    assert 512 * 2**20 == pytest.approx(1.25 * (without - beside), abs=2)
+
+
+@pytest.mark.parametrize(
+    "layer,words",
+    [
+        ({}, "There is one pod and no copy of its messages"),
+        ({}, "publishes fail and sockets are closed: callers must try again"),
+        ({}, "kubectl taint nodes NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"),
+        ({}, """-- python -m sqlite3 /data/nsq-gateway.db "VACUUM INTO '/data/copy.db'\""""),
+        ({}, "rollout status statefulset/t-nsq-gateway"),
+        (at("broker.persistence.enabled", False), "in memory only: they are lost with the pod"),
+        (at("broker.persistence.enabled", False), "rollout status deployment/t-nsq-gateway"),
+    ],
+)
+def test_the_notes_tell_what_one_broker_means(layer: Json, words: str) -> None:
+    assert words in kept(layer).texts["templates/NOTES.txt"]
+
+
+def test_the_notes_call_no_messages_lost_that_have_a_folder_of_ones_own() -> None:
+    layer = merged(
+        at("broker.persistence.enabled", False), at("settings.broker_data_path", "/srv/messages")
+    )
+
+    assert "in memory only" not in kept(layer).texts["templates/NOTES.txt"]
 
 
 OURS = {
@@ -286,7 +386,6 @@ def test_what_may_wait_for_sockets_is_what_the_memory_leaves(
 
 
 def test_what_may_wait_for_sockets_may_be_said() -> None:
-    """Where the memory has room for it."""
     values = merged(scenario("insecure"), at("settings.sockets_buffer_bytes", 300_000_000))
 
     assert 300_000_000 == settings_of(render(values)).sockets_buffer_bytes

@@ -28,8 +28,12 @@ HELM = ROOT / "helm"
 
 # What a gateway does not have from its start, and why.
 _WITHOUT = {
+    "nsq_gateway_access_checks_total": "for each issuer of an access file, and a rate over 10 min",
+    "nsq_gateway_jwks_last_success_timestamp_seconds": "a gauge, for each issuer with a jwks_url",
     "nsq_gateway_certificate_expiry_timestamp_seconds": "a gauge, for each certificate there is",
 }
+# Of an nsqd: they are as old as its topics and channels, which a gateway may not have seen begin.
+_OF_BROKERS = "nsq_gateway_broker_"
 _OF_JOBS = "nsq_gateway_pipeline_"
 _OF_WORKERS = "nsq_gateway_worker_"
 _COUNTERS = ("_total", "_bucket")
@@ -75,7 +79,6 @@ def _asked(selector: Selector) -> Asked:
 
 
 def asked_of_gateways() -> list[Asked]:
-    """Return all that is asked of a gateway, each once."""
     found = {
         selector.text: _asked(selector)
         for expression in _expressions()
@@ -85,7 +88,7 @@ def asked_of_gateways() -> list[Asked]:
         asked
         for asked in found.values()
         if asked.name.startswith("nsq_gateway_")
-        and not asked.name.startswith(_OF_JOBS)
+        and not asked.name.startswith((_OF_JOBS, _OF_BROKERS))
         and asked.name not in _WITHOUT
     ]
 
@@ -99,7 +102,6 @@ def _matches(sample: Sample, wanted: Mapping[str, tuple[bool, str]]) -> bool:
 
 
 async def _samples(gateway: RunningGateway) -> dict[str, list[Sample]]:
-    """Return what a gateway shows, by name."""
     async with httpx.AsyncClient(trust_env=False) as http:
         answer = await http.get(f"{gateway.management_url}/metrics")
     found: dict[str, list[Sample]] = {}
@@ -149,7 +151,6 @@ async def test_what_alerts_and_dashboards_read_is_there_before_it_happens(
 
 @pytest.mark.nsqd
 async def test_failures_of_an_nsqlookupd_begin_at_zero() -> None:
-    """For each reason there is: here only one of them has happened."""
     async with real_nsqd() as nsqd:
         lookupd = "--lookupd-http-address=127.0.0.1:1"
         async with gateway_with_nsqd([nsqd.tcp_address], [nsqd.http_address], lookupd) as gateway:

@@ -123,7 +123,6 @@ def test_any_text_survives_the_way_into_the_file(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["line\nbreak", "\x00", "\x7f", "\x80"])
 def test_a_control_character_is_refused(text: str) -> None:
-    """Neither YAML nor TOML takes one as it is."""
     with pytest.raises(RenderError, match="at '/settings/client_id'"):
         render(merged(MINIMAL_VALUES, at("settings.client_id", text)))
 

@@ -45,7 +45,6 @@ async def outcomes(gateway: RunningGateway, headers: dict[str, str]) -> set[int]
 
 
 async def channels(gateway: RunningGateway, topic: str) -> list[tuple[str, list[str]]]:
-    """Return node and channels of each *topic* that /stats has."""
     query = {"format": "json", "topic": topic}
     report = (await gateway.http.get("/stats", params=query)).json()
     return [
@@ -71,7 +70,6 @@ async def test_the_broker_behind_is_administered(gateway: RunningGateway, topic:
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_info_has_the_port_of_the_request(kind: str, gateway: RunningGateway) -> None:
-    """And the version of both."""
     info = (await gateway.http.get("/info")).json()
 
     assert gateway.address.endswith(f":{info['http_port']}")

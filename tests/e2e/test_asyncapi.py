@@ -43,13 +43,10 @@ from gateway.session.json_frames import (
 from gateway.session.session import Session
 from gateway.session.types import CloseReason, PublishBodies, Refusal, SessionOptions
 from gateway.web.errors import NSQD_ERROR_RESPONSES, CloseCode
+from gateway.web.subscribe.access import SubscribeError, explain_subscribe_error
+from gateway.web.subscribe.publishing import _outcome
 from gateway.web.subscribe.request import _PARAMETERS, parse_subscribe_request
-from gateway.web.subscribe.socket import (
-    CLOSE_CODES,
-    SubscribeError,
-    _outcome,
-    explain_subscribe_error,
-)
+from gateway.web.subscribe.socket import CLOSE_CODES
 from tests.support.project import ROOT
 from tests.support.websocket.asyncapi_parser import parser_findings
 from tests.support.websocket.contract import (
@@ -184,7 +181,6 @@ def test_a_refusal_has_the_members_of_its_class() -> None:
 
 
 def test_every_command_is_in_the_contract_and_none_besides() -> None:
-    """By its verb."""
     assert {str(verb.__struct_config__.tag) for verb in _VERBS} == set(commands())
 
 
@@ -308,7 +304,6 @@ def test_what_is_no_command_is_in_no_schema() -> None:
 
 @pytest.mark.parametrize("message,payload", list(examples()))
 def test_an_example_is_a_message_of_its_name(message: str, payload: Json) -> None:
-    """It has the members of its schema, and only those."""
     assert [] == contract_errors(message, payload)
     assert message == (payload["cmd"] if message.isupper() else message_of(payload))
 
@@ -344,7 +339,6 @@ def test_an_example_to_the_gateway_is_taken(payload: Json) -> None:
 
 
 def test_the_texts_of_refusals_are_those_of_the_code() -> None:
-    """Word for word."""
     [fin] = decode_frame('{"cmd":"FIN","id":"0d3a9c0f11ab4002-1","ref":7}')
     late = not_in_flight_error(fin, ["0d3a9c0f11ab4002-1"])  # type: ignore[arg-type]
     gone = channel_gone_error(("orders", "billing"))
@@ -468,19 +462,16 @@ def test_the_page_has_every_code_of_a_refusal() -> None:
 
 
 def close_codes() -> dict[int, Json]:
-    """Return the close codes of the contract."""
     return {each["code"]: each for each in CHANNEL["x-close-codes"]}
 
 
 def test_the_contract_has_every_close_code_and_none_besides() -> None:
-    """By number and name."""
     named = {code: each["name"] for code, each in close_codes().items()}
 
     assert {code.value: code.name for code in CloseCode} == named
 
 
 def test_the_codes_of_others_are_none_of_ours() -> None:
-    """And the page names them."""
     others = [each["code"] for each in CHANNEL["x-close-codes-of-others"]]
 
     assert [1001, 1005, 1006] == others
@@ -489,19 +480,16 @@ def test_the_codes_of_others_are_none_of_ours() -> None:
 
 
 def test_from_4500_on_a_client_stays_away() -> None:
-    """And up to there it comes back, but for what it did itself."""
     for code, each in close_codes().items():
         if code >= 4000:
             assert ("stop" if code >= 4500 else "reconnect") == each["client"]
 
 
 def test_every_reason_to_end_has_a_code() -> None:
-    """None is closed without one."""
     assert set(CloseReason) == set(CLOSE_CODES)
 
 
 def test_the_page_has_every_close_code_and_none_besides() -> None:
-    """With the same advice."""
     rows = re.findall(r"^\| (\d{4}) \| .* \| (\w+)", PAGE, re.MULTILINE)
     advice = {"backoff": "reconnect"}
     promised = {
@@ -519,12 +507,10 @@ NUMBERS = [name for name, each in QUERY.items() if each["type"] == "integer"]
 
 
 def test_the_contract_has_every_parameter_and_none_besides() -> None:
-    """In their order."""
     assert _PARAMETERS == tuple(QUERY)
 
 
 def test_the_page_has_every_parameter_and_none_besides() -> None:
-    """In their order."""
     table = PAGE.partition("| parameter |")[2].partition("\n\n")[0]
 
     assert list(_PARAMETERS) == re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)

@@ -134,7 +134,6 @@ async def test_a_ref_that_is_no_scalar_is_refused(client: SubscriberClient, ref:
 
 @pytest.mark.parametrize("ref", [0, -1, 1.5, 2**63, 10**30, "", "\x00", "\U0001f600", True, False])
 async def test_a_ref_is_returned_unchanged(client: SubscriberClient, ref: object) -> None:
-    """Any JSON scalar is a ref."""
     answer = await client.ask({"cmd": "NOP", "ref": ref})
 
     assert repr(ref) == repr(answer["ref"])
@@ -194,7 +193,6 @@ async def test_ten_thousand_silent_commands_in_a_frame_are_carried_out(
 
 
 async def test_ten_thousand_refs_in_a_frame_are_answered_each(client: SubscriberClient) -> None:
-    """Ten thousand NOPs with a ref have ten thousand answers, in their order."""
     await client.send(*({"cmd": "NOP", "ref": ref} for ref in range(10_000)))
     answers = await client.receive_until(9_999)
 
@@ -211,7 +209,6 @@ async def test_too_many_errors_close_the_socket(client: SubscriberClient) -> Non
 
 
 async def test_ten_thousand_unknown_ids_are_refused_together(client: SubscriberClient) -> None:
-    """One FIN with ten thousand unknown ids is one error that lists them all."""
     ids = [f"{number:016x}-1" for number in range(10_000)]
     error = await client.ask({"cmd": "FIN", "ids": ids, "ref": 1})
 
@@ -243,7 +240,6 @@ async def closed_by(gateway: RunningGateway, topic: str, data: bytes) -> int:
 
 
 async def test_a_binary_frame_closes_with_1003(gateway: RunningGateway, topic: str) -> None:
-    """Commands are text."""
     data = b"\x82\x84" + bytes(4) + b"  V2"
 
     assert 1003 == await closed_by(gateway, topic, data)
@@ -298,7 +294,6 @@ async def test_an_incomplete_frame_delays_no_other_socket(
 
 
 async def first_delivery(raw: RawWebSocket) -> Json:
-    """Return the delivery in the next frame."""
     opcode, payload = await raw.read_frame()
     assert BINARY != opcode
     received: Json = json.loads(payload)

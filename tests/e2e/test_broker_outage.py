@@ -31,7 +31,6 @@ def in_front_of(
 
 
 async def status_of_publish(gateway: RunningGateway, topic: str, body: bytes = b"x") -> int:
-    """Return the status of a publish."""
     answer = await gateway.http.post("/pub", content=body, params={"topic": topic})
     return answer.status_code
 
@@ -89,7 +88,6 @@ async def test_a_publish_that_got_503_is_not_published(broker: KillableBroker, t
 async def test_publishing_resumes_once_the_broker_is_back(
     broker: KillableBroker, topic: str
 ) -> None:
-    """Nothing has to be restarted for it."""
     async with in_front_of(broker) as gateway:
         await broker.kill()
         await gateway.program.said("publisher disconnected")
@@ -99,7 +97,6 @@ async def test_publishing_resumes_once_the_broker_is_back(
 
 
 async def test_a_subscription_without_a_broker_is_503(broker: KillableBroker, topic: str) -> None:
-    """The upgrade is refused with NO_BROKER."""
     async with in_front_of(broker) as gateway:
         await broker.kill()
         status, problem = await refused_upgrade(gateway.sub_url(topic, "c"))

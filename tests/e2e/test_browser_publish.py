@@ -24,7 +24,6 @@ BODY_LIMIT_BYTES = 1_000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def open_to_friends(shared_broker: KillableBroker) -> AsyncIterator[RunningGateway]:
-    """Return a gateway with one friend, and a bound on bodies."""
     async with gateway_with_nsqd(
         [shared_broker.tcp_address],
         [shared_broker.http_address],
@@ -54,7 +53,6 @@ async def ask(
 
 
 def cors(answer: RawAnswer) -> dict[str, str]:
-    """Return what an answer says to a browser."""
     return {
         name: value for name, value in answer.headers.items() if name.startswith("access-control-")
     }
@@ -139,7 +137,6 @@ async def test_a_listed_page_reads_why_it_was_refused(open_to_friends: RunningGa
 async def test_a_listed_page_reads_the_other_answers_too(
     open_to_friends: RunningGateway, path: str
 ) -> None:
-    """Those that do not publish, and that of no path at all."""
     answer = await ask(open_to_friends, f"GET {path}", Origin=FRIEND)
 
     assert FRIEND == cors(answer)["access-control-allow-origin"]
@@ -171,7 +168,6 @@ async def test_our_own_page_publishes(open_to_friends: RunningGateway, topic: st
 async def test_dns_rebinding_to_loopback_publishes_nothing(
     open_to_friends: RunningGateway, topic: str
 ) -> None:
-    """On loopback a name in Host proves nothing (DNS rebinding)."""
     answer = await ask(
         open_to_friends,
         f"POST /pub?topic={topic}",
@@ -245,7 +241,6 @@ async def test_a_body_over_the_bound_of_the_operator_is_413(
 async def test_a_body_as_long_as_the_bound_is_published(
     open_to_friends: RunningGateway, topic: str
 ) -> None:
-    """The bound itself is allowed."""
     body = b"x" * BODY_LIMIT_BYTES
 
     answer = await ask(open_to_friends, f"POST /pub?topic={topic}", body, Origin=FRIEND)

@@ -161,7 +161,6 @@ async def is_let_in(gateway: RunningGateway, topic: str) -> bool:
 
 
 async def status_of_publish(gateway: RunningGateway, topic: str) -> int:
-    """Return the status of a publish."""
     answer = await gateway.http.post("/pub", content=b"x", params={"topic": topic})
     return answer.status_code
 

@@ -64,9 +64,16 @@ async def test_a_first_channel_gets_what_was_there_before(
 async def test_an_id_counts_only_where_it_was_delivered(
     gateway: RunningGateway, topic: str
 ) -> None:
-    """A FIN for a delivery of another socket is refused, and the other goes on holding it."""
-    async with gateway.subscribe(topic, "c") as owner, gateway.subscribe(topic, "d") as other:
-        await other.ask({"cmd": "RDY", "count": 0, "ref": 1})
+    """
+    A FIN for a delivery of another socket is refused, and the first one goes on holding it.
+
+    The other one takes from a topic of its own: on another channel of this one, nsqd may deliver a
+    message of the same id at the moment when RDY 0 comes.
+    """
+    async with (
+        gateway.subscribe(topic, "c") as owner,
+        gateway.subscribe(f"{topic}-other", "c") as other,
+    ):
         await gateway.publish(topic, b"hello")
         delivery = await owner.message()
         refusal = await other.ask({"cmd": "FIN", "id": delivery["id"], "ref": 2})

@@ -347,7 +347,6 @@ async def test_cls_with_nothing_in_flight_closes_at_once(
 
 
 async def test_a_second_cls_is_refused(gateway: RunningGateway, topic: str) -> None:
-    """A second CLS is refused, and the first one goes on."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.publish(topic, b"hello")
         delivery = await client.message()
@@ -473,7 +472,6 @@ async def test_ack_auto_finishes_on_a_named_channel(gateway: RunningGateway, top
 async def test_ack_client_without_a_channel_waits_for_fin(
     gateway: RunningGateway, topic: str
 ) -> None:
-    """ack=client gives an ephemeral channel whose messages the client finishes."""
     url = gateway.sub_url(topic, ack="client")
     async with open_socket(url) as client:
         channel = (await client.receive())["data"]["channel"]

@@ -24,7 +24,6 @@ IMPATIENT = "--drain-in-flight-s=0.2"
 
 
 def in_front_of(broker: KillableBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
-    """Return a gateway whose broker outlives it."""
     return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
 
 
@@ -220,7 +219,6 @@ async def test_the_drain_begins_when_its_delay_is_over(
 
 
 async def test_a_drain_without_sockets_ends_at_once(shared_broker: KillableBroker) -> None:
-    """There is nothing to wait for."""
     async with in_front_of(shared_broker, LONG) as gateway:
         gateway.program.signal(signal.SIGTERM)
 
@@ -305,7 +303,6 @@ async def test_an_old_socket_may_answer_first(shared_broker: KillableBroker, top
 async def test_a_socket_at_its_maximum_age_is_closed_without_acks_too(
     shared_broker: KillableBroker, topic: str
 ) -> None:
-    """Its messages are requeued."""
     flags = ("--socket-max-age-s=1", IMPATIENT)
     async with (
         in_front_of(shared_broker, *flags) as gateway,

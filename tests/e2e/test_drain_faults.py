@@ -31,7 +31,6 @@ _CROWD, _WINDOW_S = 150, 2.0
 
 
 def in_front_of(broker: KillableBroker, *flags: str) -> AbstractAsyncContextManager[RunningGateway]:
-    """Return a gateway whose broker outlives it."""
     return gateway_with_nsqd([broker.tcp_address], [broker.http_address], *flags)
 
 

@@ -99,7 +99,6 @@ async def test_the_subprotocol_is_answered(gateway: RunningGateway, topic: str) 
 
 
 async def test_a_socket_elsewhere_is_404(gateway: RunningGateway) -> None:
-    """Only /sub is a WebSocket."""
     status, body = await refused_upgrade(f"{gateway.websocket_url}/elsewhere")
 
     assert (404, "NOT_FOUND") == (status, body["message"])
@@ -119,7 +118,6 @@ async def test_a_socket_too_many_is_503(shared_broker: KillableBroker, topic: st
 
 
 async def test_sub_without_an_upgrade_is_426(gateway: RunningGateway, topic: str) -> None:
-    """A plain GET /sub says what to do."""
     answer = await gateway.http.get(f"/sub?topic={topic}")
 
     assert (426, "websocket") == (answer.status_code, answer.headers["upgrade"])
@@ -163,7 +161,6 @@ async def test_a_wrong_publish_is_refused(
 
 
 async def test_a_refused_publish_publishes_nothing(gateway: RunningGateway, topic: str) -> None:
-    """A subscriber sees what is published next, and nothing of what was refused."""
     async with gateway.subscribe(topic, "c") as client:
         await gateway.http.post(f"/pub?topic={topic}", content=b"x" * (MSG_LIMIT_BYTES + 1))
         await gateway.http.post(f"/pub?topic={topic}&defer=-1", content=b"no")

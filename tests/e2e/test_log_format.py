@@ -115,7 +115,6 @@ async def test_a_start_that_fails_is_an_event(workers: int) -> None:
 
 
 async def test_the_broker_command_logs_start_and_stop() -> None:
-    """Where it listens, and that it has stopped."""
     arguments = ("broker", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", JSON)
     async with nsq_gateway(*arguments) as program:
         await program.said('"event": "startup"')

@@ -16,11 +16,13 @@ from openapi_spec_validator import validate
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from gateway.access.rights import Identity, Rights
 from gateway.client.nsqd_answers import NodeResponse, raise_for_results
 from gateway.credentials import Secret
 from gateway.errors import (
     AuthRequired,
     BrokerRefused,
+    CredentialRefused,
     Forbidden,
     GatewayError,
     InvalidRequest,
@@ -30,6 +32,7 @@ from gateway.errors import (
     OutcomeUnknown,
     Overloaded,
     PartialFailure,
+    PermissionDenied,
     RateLimited,
     RequestTimeout,
 )
@@ -37,7 +40,7 @@ from gateway.protocol.http_api import HTTP_STATUS
 from gateway.protocol.wire import Limits
 from gateway.web.admin.routes import AdminContext, admin_router
 from gateway.web.app import PUBLIC_ROUTES, AppContext, _PublicApp, create_app
-from gateway.web.auth import AdminAccess
+from gateway.web.auth import AccessPolicy, AdminAccess, Principal
 from gateway.web.errors import (
     ERROR_RESPONSES,
     INTERNAL_ERROR,
@@ -53,6 +56,7 @@ from gateway.web.site.assets import static_files_router
 from gateway.web.site.docs import docs_router
 from gateway.web.subscribe.connection_limits import ConnectionLimits, UnauthenticatedLimit
 from gateway.web.subscribe.request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
+from gateway.web.whoami import whoami_router
 from tests.support.gateways.public_http import public_http
 from tests.support.http.asgi import http_client
 from tests.support.http.raw_http import RawAnswer, send_raw_request
@@ -71,7 +75,6 @@ PROBLEM = OAS31Validator(CONTRACT["components"]["schemas"]["Problem"])
 
 
 def resolved(node: dict[str, Any]) -> dict[str, Any]:
-    """Return what *node* is or refers to."""
     while "$ref" in node:
         parts = node["$ref"].removeprefix("#/").split("/")
         node = CONTRACT
@@ -115,7 +118,6 @@ def test_the_contract_is_valid() -> None:
 
 
 def test_the_contract_has_the_routes_of_the_app() -> None:
-    """Every route is in it, and none besides."""
     routes = {
         (path.replace(":opt", "{name}"), method)
         for path, methods in PUBLIC_ROUTES.items()
@@ -151,7 +153,10 @@ def said_by_fastapi() -> dict[str, dict[str, Any]]:
     """Return what FastAPI says of its routes, all but the one that is a WebSocket."""
     # The routes only: nobody calls them.
     admin = cast("AdminContext", None)
-    routers = [admin_router(admin), docs_router(), static_files_router()]
+    routers = [
+        *(admin_router(admin), whoami_router(AccessPolicy())),
+        *(docs_router(), static_files_router()),
+    ]
     app = _PublicApp(AppContext(routers=routers))
     paths: dict[str, dict[str, Any]] = app._rest.openapi()["paths"]
     return {path: methods for path, methods in paths.items() if path != "/sub"}
@@ -170,7 +175,6 @@ AROUND = {408, 431, 500}
 
 
 def test_the_contract_has_the_routes_of_fastapi() -> None:
-    """What is not answered in front is a route, and every route is in the contract."""
     assert {(path, method) for method, path in OPERATIONS} == set(FASTAPI) | IN_FRONT
 
 
@@ -225,7 +229,7 @@ def test_a_word_stands_at_its_status(method: str, path: str) -> None:
 SHAPES = Registry().with_resource("urn:contract", DRAFT202012.create_resource(CONTRACT))
 
 
-@pytest.mark.parametrize("name", ["Stats", "Info"])
+@pytest.mark.parametrize("name", ["Stats", "Info", "Whoami"])
 def test_the_example_of_a_report_has_its_shape(name: str) -> None:
     """Members, types and null as the schema says."""
     shape = OAS31Validator({"$ref": f"urn:contract#/components/schemas/{name}"}, registry=SHAPES)
@@ -240,6 +244,7 @@ OUTCOMES = [
     LimitReached(EXAMPLES["FULL"]["detail"]),
     NoBroker(),
     AuthRequired("nsqd at 127.0.0.1:4150 requires AUTH and there is no secret"),
+    CredentialRefused("no such key"),
     OutcomeUnknown(),
     BrokerRefused("E_PUB_FAILED", "PUB failed exiting"),
     BrokerRefused("E_AUTH_FIRST", "AUTH required before PUB"),
@@ -247,10 +252,27 @@ OUTCOMES = [
     BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for PUB on "orders" ""'),
     ValueError(),
 ]
+ALICE = Principal(None, Identity("https://id.example.com", "alice", Rights()))
+DENIED: dict[str, Callable[[], None]] = {
+    "UNAUTHORIZED_PUBLISH": lambda: ALICE.check_publish("orders"),
+    "UNAUTHORIZED_ADMIN": lambda: ALICE.check_admin("orders"),
+    "UNAUTHORIZED_STATS": lambda: ALICE.check_stats("orders"),
+}
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_the_example_of_a_missing_right_is_what_its_check_says(name: str) -> None:
+    with pytest.raises(PermissionDenied) as caught:
+        DENIED[name]()
+
+    assert EXAMPLES[name] == problem_of(caught.value)
+
+
+def test_the_example_of_a_bad_token_has_no_reason() -> None:
+    assert EXAMPLES["AUTH_FAILED_TOKEN"] == problem_of(CredentialRefused("no such key"))
 
 
 def problem_of(error: Exception) -> dict[str, Any]:
-    """Return the body of the answer to *error*."""
     _, _, body = problem_response(error, "3f6c0d1e9a7b4c52")
     document: dict[str, Any] = json.loads(body)
     return document
@@ -400,7 +422,6 @@ async def test_what_a_browser_gets_has_the_documented_headers(method: str, path:
 
 
 async def test_the_example_of_what_is_not_there_is_what_the_app_sends() -> None:
-    """With every path that is."""
     http = http_client(create_app(AppContext(routers=[static_files_router()])))
     id_of_example = {"X-Request-Id": "3f6c0d1e9a7b4c52"}
 
@@ -427,7 +448,11 @@ async def test_what_is_broken_off_has_the_documented_headers(path: str) -> None:
     [
         ("MISSING_ARG_TOPIC", InvalidRequest("MISSING_ARG_TOPIC", "topic is missing")),
         ("MISSING_ARG_CHANNEL", InvalidRequest("MISSING_ARG_CHANNEL", "channel is missing")),
-        *((problem_of(error)["message"], error) for error in OUTCOMES if error is not None),
+        *(
+            (problem_of(error)["message"], error)
+            for error in OUTCOMES
+            if error is not None and not isinstance(error, CredentialRefused)
+        ),
         ("REQUEST_TIMEOUT", RequestTimeout(30.0)),
         ("RATE_LIMITED", RateLimited(limit_per_s=100.0, retry_after_s=0.3)),
         ("NO_BROKER_HTTP", NoNsqdHttpAddress()),

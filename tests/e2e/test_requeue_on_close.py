@@ -80,7 +80,6 @@ async def send_too_much(raw: RawWebSocket) -> None:
 
 
 async def send_binary(raw: RawWebSocket) -> None:
-    """Send a binary frame."""
     await raw.send_frame(BINARY, b"  V2")
 
 
@@ -206,7 +205,6 @@ async def test_a_whole_window_is_requeued_in_order(gateway: RunningGateway, topi
 async def test_requeue_on_close_ms_delays_the_requeue(
     gateway: RunningGateway, warm_topic: str
 ) -> None:
-    """The messages wait at the broker for requeue_on_close_ms."""
     async with gateway.subscribe(warm_topic, "c", requeue_on_close_ms=300) as first:
         await gateway.publish(warm_topic, b"hello")
         await first.message()

@@ -129,7 +129,6 @@ async def test_a_publish_over_a_socket_that_is_not_answered_is_unknown(
 async def test_a_publish_over_a_socket_without_a_broker_may_be_tried_again(
     broker: KillableBroker, topic: str
 ) -> None:
-    """Nothing was published, and the socket stays."""
     async with gateway_before(broker) as gateway, gateway.subscribe(topic, "c") as client:
         await broker.kill()
         await gateway.program.said("publisher disconnected")

@@ -23,7 +23,6 @@ BIG_BYTES = 8 * 1_048_576
 
 
 def page(folder: Path) -> Path:
-    """Return a folder with a page in *folder*, beside a file that is not in it."""
     page = folder / "page"
     page.mkdir()
     (folder / "outside.txt").write_bytes(OUTSIDE)
@@ -38,7 +37,6 @@ def page(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that is served."""
     return page(tmp_path_factory.mktemp("served"))
 
 

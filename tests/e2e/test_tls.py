@@ -25,7 +25,6 @@ _ANNOUNCED = r"listening on (https://\S+) \(management"
 
 @pytest.fixture(scope="module")
 def pem() -> Iterator[Certificates]:
-    """Certificates of everybody."""
     with certificates() as made:
         yield made
 
@@ -87,7 +86,6 @@ async def test_a_page_loaded_without_tls_is_another_origin(pem: Certificates) ->
 
 
 async def test_the_program_reads_a_renewed_certificate(pem: Certificates, tmp_path: Path) -> None:
-    """Within seconds, and without a restart."""
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     shutil.copy(pem.misnamed.cert_file, cert)
     shutil.copy(pem.misnamed.key_file, key)

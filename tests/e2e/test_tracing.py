@@ -22,7 +22,6 @@ FOLLOWS_ONLY = ("--tracing", "--tracing-sample-ratio=0")
 
 @asynccontextmanager
 async def traced(*flags: str) -> AsyncIterator[tuple[RunningGateway, OtlpReceiver]]:
-    """Run a gateway whose traces are received."""
     async with (
         otlp_receiver() as receiver,
         gateway_alone(*flags, environment=receiver.environment) as gateway,

@@ -146,7 +146,6 @@ async def test_all_workers_drain_together(topic: str) -> None:
 
 
 async def test_a_second_signal_ends_the_drain_of_all(topic: str) -> None:
-    """It is passed on, too."""
     async with gateway_with_two_workers(LONG) as gateway, gateway.subscribe(topic, "c") as client:
         gateway.program.signal(signal.SIGTERM)
         await client.receive()

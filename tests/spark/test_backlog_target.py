@@ -24,7 +24,6 @@ Options: TypeAlias = dict[str, str]
 
 
 def raw(*stamps: int) -> RawMessages:
-    """Return messages with the timestamps *stamps*."""
     messages = [Message(stamp, 1, b"%016d" % stamp, b"x") for stamp in stamps]
     return RawMessages(encode_messages(messages), [message.id for message in messages])
 
@@ -104,7 +103,6 @@ def test_a_run_waits_for_messages_that_may_arrive(
 
 @pytest.fixture(params=["commit", "spool"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
-    """Return the options of a stream, in either mode."""
     idle = {"idleS": "0.8"}
     spool = {"ackMode": "spool", "spoolDir": str(tmp_path)}
     return spool | idle if request.param == "spool" else idle
@@ -212,7 +210,6 @@ async def test_a_run_reads_messages_lost_at_its_end_again() -> None:
 
 
 async def test_a_run_waits_for_deferred_messages(broker: KillableBroker, options: Options) -> None:
-    """It waits for idleS."""
     async with open_stream(broker, **(options | told(broker))) as stream:
         query = {"topic": "t", "defer": "1500"}
         (await stream.http.post("/pub", params=query, content=b"0")).raise_for_status()

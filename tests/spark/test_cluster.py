@@ -64,13 +64,11 @@ def read(spark: SparkSession, folder: str, streams: list[dict[str, str]]) -> int
 
 
 def executors(spark: SparkSession) -> int:
-    """Return the number of executor JVMs."""
     context = spark.sparkContext._jsc.sc()
     return int(context.getExecutorMemoryStatus().size()) - 1
 
 
 async def numbers(spark: SparkProgram, folder: Path) -> list[int]:
-    """Return the numbers in the archive."""
     return sorted(int(body) for _, _, body in await spark.run(archived, str(folder)))
 
 
@@ -95,7 +93,6 @@ async def test_two_applications_on_a_channel_share_its_messages(
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:
-    """Each has its own checkpoint, and each message is read by one of them."""
     applications = [(cluster, tmp_path / "cluster"), (spark, tmp_path / "local")]
     for program, folder in applications:
         options = options_for(broker, folder, "commit", _MSG_TIMEOUT_MS)

@@ -23,7 +23,6 @@ SALES = [f'{{"item": "{item}", "count": {n}}}' for item in ("book", "pen") for n
 
 @pytest.fixture
 async def broker() -> AsyncIterator[KillableBroker]:
-    """Return an embedded broker."""
     async with killable_broker("embedded") as running:
         yield running
 

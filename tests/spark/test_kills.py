@@ -21,7 +21,6 @@ SEED = int(os.environ.get("NSQ_GATEWAY_SPARK_SEED", "0")) or Random().randrange(
 
 @pytest.fixture(params=["commit", "spool"])
 def ack_mode(request: pytest.FixtureRequest) -> str:
-    """Return the ack mode."""
     mode: str = request.param
     return mode
 

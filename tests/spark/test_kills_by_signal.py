@@ -45,7 +45,6 @@ async def has(http: httpx.AsyncClient, *, in_flight: int) -> bool:
 
 
 async def numbers(spark: SparkProgram, folder: Path) -> list[int]:
-    """Return the numbers in the archive."""
     return sorted(int(body) for _, _, body in await spark.run(archived, str(folder)))
 
 

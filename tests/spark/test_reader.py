@@ -155,7 +155,6 @@ async def test_messages_of_a_long_batch_are_touched(broker: KillableBroker) -> N
 
 
 async def test_an_address_without_a_server_is_reported() -> None:
-    """The error has the address and the attempt."""
     port = free_port()
     reader = CommitReader(read_settings({"topic": "t", "nsqdTcpAddress": f"127.0.0.1:{port}"}))
     with pytest.raises(NoBroker, match=str(port)):

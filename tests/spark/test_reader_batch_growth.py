@@ -21,7 +21,6 @@ COUNT = 100_000
 
 @pytest.fixture(params=["commit", "spool"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
-    """Return the options of a stream, in either mode."""
     return {"ackMode": "spool", "spoolDir": str(tmp_path)} if request.param == "spool" else {}
 
 

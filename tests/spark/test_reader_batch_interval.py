@@ -8,7 +8,6 @@ from gateway.settings.pipeline import SourceSettings
 
 
 def reader_of(**given: object) -> CommitReader:
-    """Return a reader that is not connected."""
     given |= {"nsqd_tcp_address": "127.0.0.1:1", "topic": "a,b", "poll_ms": 1}
     return CommitReader(load(SourceSettings, given).settings)
 
@@ -19,7 +18,6 @@ def test_the_first_batch_is_due_at_once() -> None:
 
 
 def test_the_next_one_is_due_when_the_time_of_a_batch_is_over_or_it_is_full() -> None:
-    """A full batch is not delayed."""
     reader = reader_of(batch_s=3_600)
     reader.record_batch_start(1)
 
@@ -37,7 +35,6 @@ def test_a_run_with_an_end_does_not_wait() -> None:
 
 
 def test_without_the_setting_spark_alone_decides() -> None:
-    """Spark's trigger decides, as for any other source."""
     reader = reader_of()
     reader.record_batch_start(1)
 

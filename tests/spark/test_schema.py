@@ -14,7 +14,6 @@ MICROSECOND = 1_000
 
 
 def frames(topic: str, *messages: Message) -> Frames:
-    """Return *messages* as a chunk of *topic*."""
     return Frames(topic, "127.0.0.1:4150", 5, encode_messages(messages))
 
 

@@ -40,7 +40,6 @@ AT = {"nsqdTcpAddress": "a:1"}
 
 
 def columns(**types: str) -> StructType:
-    """Return the schema of these columns."""
     schema = StructType()
     for name, kind in types.items():
         schema.add(name, kind)
@@ -52,13 +51,11 @@ TEXTS = columns(topic="string", body="binary")
 
 @pytest.fixture(params=["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[KillableBroker]:
-    """Return a broker in a process of its own."""
     async with killable_broker(request.param) as running, spark_worker():
         yield running
 
 
 def to(broker: KillableBroker, **options: str) -> dict[str, str]:
-    """Return *options* for topic t at *broker*."""
     return {"nsqdTcpAddress": broker.tcp_address, "topic": "t"} | options
 
 
@@ -141,7 +138,6 @@ def test_no_secret_goes_to_executors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_sums_leave_out_a_task_that_failed() -> None:
-    """A failed task has no commit message."""
     messages = [Published(1, 10, 1, 0), None, Published(2, 20, 0, 3)]
 
     assert Published(3, 30, 1, 3) == sum_published(messages)
@@ -166,7 +162,6 @@ async def test_every_row_is_published_with_its_ok(broker: KillableBroker) -> Non
 
 
 async def test_each_row_goes_to_the_topic_of_its_column(broker: KillableBroker) -> None:
-    """If no option sets one topic for all rows."""
     rows = record_batch(topic=["a", "b"] * 50, body=[b"%d" % number for number in range(100)])
     await write({"nsqdTcpAddress": broker.tcp_address}, [rows])
 
@@ -257,7 +252,6 @@ async def test_nothing_is_lost_with_an_nsqd_that_is_killed() -> None:
 
 @pytest.mark.nsqd
 async def test_an_nsqd_is_found_by_nsqlookupd() -> None:
-    """Also one that registers later."""
     async with spark_worker(), real_nsqlookupd() as lookupd:
         options = {"lookupdHttpAddress": lookupd.http_address, "topic": "t"}
         writing = asyncio.ensure_future(write(options, numbered(10)))

@@ -46,7 +46,6 @@ def to(broker: ScriptedBroker, **options: str) -> dict[str, str]:
 
 
 def in_turn(first: Rule, then: Rule) -> Rule:
-    """Return a rule that does *first* once, and *then* afterwards."""
     rules = chain([first], repeat(then))
 
     def rule(peer: Peer, command: Command) -> None:
@@ -56,7 +55,6 @@ def in_turn(first: Rule, then: Rule) -> Rule:
 
 
 def bodies_of(commands: Sequence[MultiPublish]) -> list[int]:
-    """Return the numbers published, in order."""
     return [int(body) for command in commands for body in command.bodies]
 
 
@@ -131,7 +129,6 @@ async def test_an_nsqd_that_falls_silent_leaves_its_batches_to_another(
 
 
 async def test_batches_are_spread_over_nsqds(broker: ScriptedBroker) -> None:
-    """Evenly, if all of them answer."""
     other = ScriptedBroker()
     await other.start()
     where = f"{broker.address},{other.address}"
@@ -229,7 +226,6 @@ async def test_deferred_rows_have_a_command_each_and_go_together(broker: Scripte
 
 
 def producer(options: Mapping[str, str]) -> SinkProducer:
-    """Return this process's producer for *options*."""
     return producer_for(options, lambda: SinkProducer(read_sink_settings(options)))
 
 

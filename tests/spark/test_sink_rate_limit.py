@@ -37,7 +37,6 @@ class Clock:
 
 @pytest.fixture
 async def broker() -> AsyncIterator[ScriptedBroker]:
-    """Return a broker that answers OK."""
     scripted = ScriptedBroker()
     await scripted.start()
     async with spark_worker():

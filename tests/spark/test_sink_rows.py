@@ -38,13 +38,11 @@ BY_COLUMN = RowLayout(topic_column="topic", defer_column="defer_ms", key_column=
 
 
 def one_topic(*bodies: bytes | None, topic: str = "t") -> tuple[list[Rows], list[BadRow]]:
-    """Return rows of one topic with these *bodies*."""
     batch = pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})
     return group_by_topic(batch, RowLayout(topic=topic), 0)
 
 
 def published(by_topic: Sequence[Rows], limits: RowLimits) -> tuple[list[Command], list[BadRow]]:
-    """Return the commands for the rows *named* under *limits*, and the bad rows."""
     written: list[Command] = []
     bad: list[BadRow] = []
     for rows in by_topic:
@@ -57,7 +55,6 @@ def published(by_topic: Sequence[Rows], limits: RowLimits) -> tuple[list[Command
 
 
 def bodies_of(command: Command) -> list[bytes]:
-    """Return the bodies that *command* publishes."""
     if isinstance(command, MultiPublish):
         return list(command.bodies)
     assert isinstance(command, Publish | DeferredPublish)

@@ -33,7 +33,6 @@ KINDS = ["embedded", pytest.param("nsqd", marks=pytest.mark.nsqd)]
 
 @pytest.fixture(params=["commit", "spool"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
-    """Return the options of a stream, in either mode."""
     return {"ackMode": "spool", "spoolDir": str(tmp_path)} if request.param == "spool" else {}
 
 
@@ -43,7 +42,6 @@ async def finish(stream: Stream) -> None:
 
 
 async def test_a_stream_reads_several_topics(broker: KillableBroker, options: Options) -> None:
-    """Each row has its topic."""
     async with open_stream(broker, **(options | {"topic": "t, u"})) as stream:
         await make_channel(stream.http, "u")
         await stream.publish(30, "t")

@@ -14,7 +14,6 @@ from tests.support.spark.stream_reader import Stream, call, open_stream
 
 
 async def depth_of(stream: Stream) -> int | None:
-    """Return the depth from the progress report."""
     report = await call(stream.reader.reportLatestOffset)
     waiting: int | None = report["depth"]
     return waiting

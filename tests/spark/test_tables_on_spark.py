@@ -40,7 +40,6 @@ async def publish(http: httpx.AsyncClient, first: int, count: int) -> None:
 
 
 def numbers(rows: list[Row]) -> list[int]:
-    """Return the numbers in the bodies."""
     return sorted(int(body) for _, _, body in rows)
 
 

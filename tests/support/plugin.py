@@ -38,7 +38,6 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no t
 
 @functools.cache
 def group_of(path: str) -> str:
-    """Return the group of a test file, or an empty string."""
     text = (ROOT / path).read_text()
     if path.startswith("tests/browser/test_") or re.search(r"mark\.chromium\b", text):
         return "browser"

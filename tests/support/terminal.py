@@ -27,6 +27,10 @@ class Terminal:
         self.text += os.read(self._ours, 65_536).decode()
         self._changed.set()
 
+    def type(self, text: str) -> None:
+        """Send *text* to the program, as the keyboard does."""
+        os.write(self._ours, text.encode())
+
     async def shows(self, pattern: str) -> re.Match[str]:
         """Wait for *pattern* in the output; return the first match."""
         async with asyncio.timeout(_WAIT_S):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.brokers import nsqd, toxiproxy
+from tests.support.brokers import nsq_clients, nsqd, toxiproxy
 from tests.support.browser import binaries, javascript_tools
 from tests.support.chart import prometheus
 from tests.support.chart import tools as chart_tools
@@ -45,6 +45,12 @@ _INSTALL_IT = "`make witnesses` installs it with npm (Debian: nodejs npm)"
 
 WITNESSES = (
     Witness(name="nsqd", find=nsqd.nsqd_binary, remedy=_BUILD_IT),
+    Witness(name="nsq_apps", find=nsq_clients.nsq_apps, remedy=_BUILD_IT),
+    Witness(
+        name="nsq_clients",
+        find=nsq_clients.nsq_clients,
+        remedy="`make witnesses` builds them with Go and npm; pynsq comes with `make setup`",
+    ),
     Witness(name="toxiproxy", find=toxiproxy.toxiproxy_binary, remedy=_BUILD_IT),
     Witness(name="gorilla", find=socket_clients.go_client, remedy=_BUILD_IT),
     Witness(name="node", find=socket_clients.node_clients, remedy=_INSTALL_IT),

@@ -50,7 +50,6 @@ def test_what_is_no_address_is_refused_with_what_is_expected(address: str) -> No
 
 @pytest.mark.parametrize("address", ["127.0.0.1:4150", "[::1]:4150"])
 def test_join_is_the_inverse_of_split(address: str) -> None:
-    """What was split comes together again."""
     assert address == join_address(*split_address(address))
 
 

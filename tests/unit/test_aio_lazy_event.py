@@ -26,7 +26,6 @@ async def test_whoever_waits_goes_on_when_it_is_set() -> None:
 
 
 async def test_setting_it_twice_is_setting_it_once() -> None:
-    """Nobody is told again."""
     mark = LazyEvent()
     mark.set()
     mark.set()
@@ -49,7 +48,6 @@ async def test_what_is_cleared_is_waited_for_again() -> None:
 
 
 async def test_one_who_is_cancelled_cancels_no_other() -> None:
-    """They wait for the same, not for each other."""
     mark = LazyEvent()
     gone, other = (asyncio.ensure_future(mark.wait()) for _ in range(2))
     await turn()

@@ -10,8 +10,6 @@ from gateway.telemetry import configure_logging
 
 
 async def test_a_task_has_its_name_and_gives_its_value() -> None:
-    """A spawned task is an ordinary one."""
-
     async def work() -> int:
         return 7
 
@@ -40,7 +38,6 @@ async def test_an_exception_that_nobody_waits_for_is_logged(
 
 
 async def test_a_cancelled_task_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """Cancelling is how tasks are ended."""
     configure_logging("json", "info")
     task = spawn("wait", asyncio.Event().wait())
 

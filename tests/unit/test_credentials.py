@@ -14,7 +14,6 @@ def test_a_secret_shows_the_fingerprint_in_place_of_itself() -> None:
 
 
 def test_secrets_of_the_same_bytes_are_one_key() -> None:
-    """Connections are pooled by secret."""
     pools = {Secret(b"a"): 1}
 
     assert 1 == pools[Secret(b"a")]

@@ -9,7 +9,6 @@ from gateway.errors import InvalidRequest, SettingRefused
 
 
 def test_a_secret_is_a_bearer() -> None:
-    """And none is no header."""
     assert {"Authorization": "Bearer w0rd!"} == bearer_headers(Secret(b"w0rd!"))
     assert {} == bearer_headers(None)
     assert is_valid_bearer(Secret(b"w0rd!"))
@@ -41,7 +40,6 @@ def test_another_scheme_is_none_of_ours(value: bytes) -> None:
 
 @pytest.mark.parametrize("value", [b"Bearer", b"Bearer ", b"Bearer two words", b"Bearer w\x00rd"])
 def test_a_bearer_that_holds_no_secret_is_refused_without_being_shown(value: bytes) -> None:
-    """What came may be most of a secret."""
     with pytest.raises(InvalidRequest) as caught:
         parse_bearer(value)
 

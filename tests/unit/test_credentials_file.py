@@ -9,7 +9,6 @@ from gateway.errors import SettingsError
 
 
 def secret_file(folder: Path, text: bytes, mode: int = 0o600) -> str:
-    """Write a file and return its path."""
     path = folder / "secret"
     path.write_bytes(text)
     path.chmod(mode)
@@ -57,12 +56,10 @@ def test_what_is_no_secret_is_refused(text: bytes, reason: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("path", ["/nowhere/secret", "/", "a\0b"])
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(path: str) -> None:
-    """In the system's words."""
     with pytest.raises(SettingsError, match="the path of a file with the secret; "):
         read_secret_file(path)
 
 
 def test_the_setting_that_names_the_file_is_named() -> None:
-    """There are several of them."""
     with pytest.raises(SettingsError, match=r"^--admin-secret-file is '/nowhere/secret'; "):
         read_secret_file("/nowhere/secret", "--admin-secret-file")

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT, tree_of
+
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 MODULES = {
+    "google-re2": "re2",
     "opentelemetry-api": "opentelemetry",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",
     "opentelemetry-sdk": "opentelemetry.sdk",
+    "pyjwt": "jwt",
     "python-snappy": "snappy",
 }
 """The module of each distribution that has another name."""
@@ -54,22 +57,15 @@ def distribution_of(module: str, declared: Iterable[str]) -> str:
 
 
 def names_of(requirements: Iterable[str]) -> set[str]:
-    """Return the names in *requirements*."""
     return {re.match(r"[\w.-]+", each)[0].lower() for each in requirements}  # type: ignore[index]
 
 
 def differences(modules: Iterable[str], declared: set[str]) -> dict[str, list[str]]:
-    """Return the missing and the superfluous declarations."""
     needed = {distribution_of(module, declared) for module in modules}
     return {
         "missing": sorted(needed - declared),
         "superfluous": sorted(declared - needed - NEEDED_BY.keys()),
     }
-
-
-def parse(paths: Iterable[Path]) -> list[ast.Module]:
-    """Return the syntax trees of the files *paths*."""
-    return [ast.parse(path.read_text()) for path in paths]
 
 
 def code_of(folder: str) -> list[Path]:
@@ -85,14 +81,15 @@ def test_the_gateway_declares_what_it_imports() -> None:
     declared = names_of([*PROJECT["dependencies"], *EXTRAS["tracing"]])
 
     assert {"missing": [], "superfluous": []} == differences(
-        imported_modules(parse(code_of("gateway"))), declared
+        imported_modules(map(tree_of, code_of("gateway"))), declared
     )
 
 
 def test_the_pipeline_declares_what_it_imports_in_addition() -> None:
     extras = names_of([*EXTRAS["spark"], *EXTRAS["iceberg"]])
     found = differences(
-        imported_modules(parse(code_of("pipeline"))), names_of(PROJECT["dependencies"]) | extras
+        imported_modules(map(tree_of, code_of("pipeline"))),
+        names_of(PROJECT["dependencies"]) | extras,
     )
 
     assert [] == found["missing"]

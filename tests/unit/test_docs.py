@@ -30,7 +30,6 @@ def test_the_page_of_promises_and_tests_is_current() -> None:
 
 
 def test_every_promise_has_a_test_or_a_reason() -> None:
-    """A reason is a sentence."""
     without = [
         promise
         for sections in promises().values()

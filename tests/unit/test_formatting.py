@@ -21,10 +21,8 @@ def test_a_size_is_told_in_its_unit(size_bytes: int, words: str) -> None:
     [(0.9, "0:00"), (61, "1:01"), (75.9, "1:15"), (3_661.5, "1:01:01"), (3_725, "1:02:05")],
 )
 def test_a_duration_is_told_as_a_clock_does(seconds: float, words: str) -> None:
-    """Hours only where there are some."""
     assert words == format_duration(seconds)
 
 
 def test_one_is_told_from_many() -> None:
-    """In the words around it."""
     assert ("1 line", "2 lines", "0 lines") == tuple(pluralize(n, "line") for n in (1, 2, 0))

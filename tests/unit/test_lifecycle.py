@@ -16,7 +16,6 @@ def states() -> list[LifecycleState]:
 
 
 def test_the_gauge_shows_the_phase_and_no_other() -> None:
-    """From the start on, and at every step."""
     lifecycle = ProcessLifecycle()
     seen = [(lifecycle.state, states())]
 

@@ -16,6 +16,7 @@ from gateway.protocol.wire import Limits
 from gateway.web.http.protocol import HttpProtocol
 from gateway.web.http.publish import PublishHandler
 from gateway.web.http.server_state import HttpServerState
+from tests.support.http.plain import NO_TLS
 from tests.support.http.recording_publisher import RecordingPublisher
 
 
@@ -33,7 +34,7 @@ async def test_it_answers_on_the_port_that_the_system_chose() -> None:
     listener.bind()
     await listener.start(hello)
 
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         answer = await client.get(f"http://{listener.address}/")
     await listener.stop()
 
@@ -42,7 +43,6 @@ async def test_it_answers_on_the_port_that_the_system_chose() -> None:
 
 
 async def test_nothing_answers_after_the_stop() -> None:
-    """Stopped twice is stopped."""
     listener = HttpListener("test", "127.0.0.1:0")
     await listener.start(hello)
     await listener.stop()
@@ -70,7 +70,7 @@ async def test_it_answers_on_a_listener_that_it_is_given() -> None:
     listener.adopt_socket(given)
     await listener.start(hello)
 
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         answer = await client.get(f"http://{listener.address}/")
     await listener.stop()
 
@@ -82,7 +82,7 @@ async def test_options_of_the_start_go_before_those_of_the_constructor() -> None
     listener = HttpListener("test", "127.0.0.1:0", server_header=False, date_header=False)
     await listener.start(hello, server_header=True)
 
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         answer = await client.get(f"http://{listener.address}/")
     await listener.stop()
 
@@ -90,7 +90,6 @@ async def test_options_of_the_start_go_before_those_of_the_constructor() -> None
 
 
 def test_sockets_that_share_a_port_listen_side_by_side() -> None:
-    """One that does not share it is kept out."""
     with listen_tcp("one", "127.0.0.1:0", shares_port=True) as one:
         address = f"127.0.0.1:{one.getsockname()[1]}"
         with (
@@ -101,7 +100,6 @@ def test_sockets_that_share_a_port_listen_side_by_side() -> None:
 
 
 def test_a_taken_address_is_one_sentence_with_what_to_do() -> None:
-    """Who, where, why, and how to go on."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -146,7 +144,7 @@ async def test_an_answer_that_outlasts_the_grace_is_a_reset_and_no_status() -> N
 
     listener = HttpListener("test", "127.0.0.1:0", grace_s=0)
     await listener.start(never)
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         answer = spawn("ask", client.get(f"http://{listener.address}/"))
         await asked.wait()
         await listener.stop()
@@ -187,7 +185,7 @@ async def test_who_is_connected_is_waited_for_and_no_longer() -> None:
     await listener.start(hello)
     await listener.wait_disconnected(10)
     loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         await client.get(f"http://{listener.address}/")
         begin = loop.time()
         await listener.wait_disconnected(0.1)
@@ -214,7 +212,7 @@ async def test_an_answer_within_the_grace_is_given() -> None:
 
     listener = HttpListener("test", "127.0.0.1:0")
     await listener.start(late)
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS) as client:
         answer = spawn("ask", client.get(f"http://{listener.address}/"))
         await asked.wait()
         stop = spawn("stop", listener.stop())

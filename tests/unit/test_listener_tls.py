@@ -31,7 +31,6 @@ class Echo(asyncio.Protocol):
 
 @pytest.fixture(scope="module")
 def pem() -> Iterator[Certificates]:
-    """Certificates of everybody."""
     with certificates() as made:
         yield made
 

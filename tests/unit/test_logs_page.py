@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 
-from tests.support.project import ROOT
+from tests.support.project import ROOT, tree_of
 
 _ROW = re.compile(r"^\| `([^`]+)` \| (\w+) \| (.*?) ?\|$", re.MULTILINE)
 _LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
 def constants(tree: ast.Module) -> dict[str, str]:
-    """Return the texts that have a name in a module."""
     return {
         ast.unparse(node.targets[0]): node.value.value
         for node in tree.body
@@ -30,10 +29,12 @@ def phrases(said: ast.expr, named: dict[str, str]) -> list[str]:
     return [named.get(ast.unparse(said)) or str(ast.literal_eval(said))]
 
 
-def logged() -> Iterator[tuple[str, str, list[str]]]:
+@cache
+def logged() -> list[tuple[str, str, list[str]]]:
     """Return event, level and fields of every line that the code can log."""
+    found = []
     for path in (ROOT / "gateway").rglob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Call)
@@ -43,8 +44,11 @@ def logged() -> Iterator[tuple[str, str, list[str]]]:
             ):
                 level = node.func.attr.replace("exception", "error")
                 names = [keyword.arg for keyword in node.keywords if keyword.arg]
-                for event in phrases(node.args[0], constants(tree)):
-                    yield event, level, [name for name in names if name != "exc_info"]
+                fields = [name for name in names if name != "exc_info"]
+                found += [
+                    (event, level, fields) for event in phrases(node.args[0], constants(tree))
+                ]
+    return found
 
 
 def of_page() -> dict[str, tuple[str, set[str]]]:

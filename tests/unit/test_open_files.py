@@ -73,7 +73,7 @@ def test_a_limit_that_lets_nobody_in_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_clients_leave_files_for_nsqd_and_the_management_port() -> None:
     """A hundred and those to publish on, or two fifths of a small limit; each kind leaves more."""
-    large, small = OpenFilesBudget(1_024, publishing=4), OpenFilesBudget(200)
+    large, small = OpenFilesBudget(1_024, reserved=4), OpenFilesBudget(200)
 
     assert [920, 690] == [large.clients_limit, large.sockets_limit]
     assert [120, 90] == [small.clients_limit, small.sockets_limit]

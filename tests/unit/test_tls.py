@@ -31,7 +31,6 @@ EXPIRY = "nsq_gateway_certificate_expiry_timestamp_seconds"
 
 @pytest.fixture(scope="module")
 def pem() -> Iterator[Certificates]:
-    """Certificates of everybody."""
     with certificates() as made:
         yield made
 
@@ -43,7 +42,6 @@ def files(pem: Certificates, tmp_path: Path) -> Identity:
 
 
 def copied(identity: Identity, folder: Path) -> Identity:
-    """Put both files of *identity* in *folder*, over what is there."""
     folder.mkdir(exist_ok=True)
     return Identity(
         cert_file=shutil.copy(identity.cert_file, str(folder / "cert.pem")),
@@ -60,9 +58,9 @@ async def hello(
 
 
 @asynccontextmanager
-async def listening(files: Identity, **options: str) -> AsyncIterator[str]:
+async def listening(files: Identity, *, min_version: str = "tls1.2") -> AsyncIterator[str]:
     """Answer with the pair in *files*; return host and port."""
-    certificate = Certificate(files.cert_file, files.key_file, **options)
+    certificate = Certificate(files.cert_file, files.key_file, min_version=min_version)
     listener = HttpListener(
         "test", "127.0.0.1:0", certificate=certificate, timeout_keep_alive=3_600
     )
@@ -74,7 +72,6 @@ async def listening(files: Identity, **options: str) -> AsyncIterator[str]:
 
 
 def trusting(pem: Certificates) -> httpx.AsyncClient:
-    """Return a client that trusts the authority."""
     context = ssl.create_default_context(cafile=pem.root_ca_file)
     return httpx.AsyncClient(verify=context, trust_env=False)
 

@@ -17,7 +17,6 @@ from tests.support.certificates import Certificates, certificates
 
 @pytest.fixture(scope="module")
 def certs() -> Iterator[Certificates]:
-    """Return certificates of one authority."""
     with certificates() as made:
         yield made
 
@@ -29,7 +28,6 @@ def trusted(certs: Certificates, tmp_path: Path) -> Path:
 
 
 def authorities(options: TlsOptions) -> list[bytes]:
-    """Return who is trusted."""
     return options.context().get_ca_certs(binary_form=True)
 
 
@@ -41,7 +39,6 @@ def test_files_that_stay_as_they_are_are_read_once(trusted: Path) -> None:
 
 
 def test_a_file_that_was_written_anew_is_read_again(certs: Certificates, trusted: Path) -> None:
-    """From the next connection on."""
     options = TlsOptions(root_ca_file=str(trusted))
     before = authorities(options)
     shutil.copy(certs.stranger_ca_file, trusted)
@@ -90,7 +87,6 @@ def test_a_file_that_is_half_written_is_named_and_read_again_when_it_is_whole(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """With the system's words."""
     options = TlsOptions(root_ca_file=str(tmp_path / "none.pem"))
 
     with pytest.raises(SettingsError, match="No such file or directory"):
@@ -104,7 +100,6 @@ def test_a_key_without_its_certificate_is_refused(certs: Certificates) -> None:
 
 
 def test_a_version_that_nobody_knows_is_refused() -> None:
-    """And those that are known are named."""
     with pytest.raises(SettingsError, match=r"tls1\.2, tls1\.3"):
         TlsOptions(min_version="ssl3").context()
 

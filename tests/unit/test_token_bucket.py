@@ -14,7 +14,6 @@ BURST_S = 1.0
 
 
 def limiter(rate_per_s: int) -> TokenBucket:
-    """Return the bucket of a client."""
     return TokenBucket(rate_per_s, burst_s=BURST_S)
 
 
@@ -48,7 +47,6 @@ def test_a_debt_is_paid_by_waiting() -> None:
 
 
 def test_a_debt_can_be_asked_for_before_it_is_made() -> None:
-    """It changes nothing."""
     bucket = limiter(10)
 
     debts = [bucket.wait_s(commands, 0.0) for commands in (5, 20, 5)]
@@ -102,7 +100,6 @@ def test_a_burst_may_be_used_up_at_one_moment_and_no_more() -> None:
 
 
 def test_a_token_a_second_may_be_taken_for_ever() -> None:
-    """The rate is one."""
     bucket = TokenBucket(1, burst_s=100)
 
     for second in range(1_000):

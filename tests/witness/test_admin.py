@@ -46,7 +46,6 @@ ADMINISTRATION = [
 
 
 def http(address: str) -> httpx.AsyncClient:
-    """Return a client of the HTTP port at *address*."""
     return httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, timeout=_WAIT_S)
 
 
@@ -437,7 +436,6 @@ async def test_an_nsqlookupd_that_was_killed_is_named() -> None:
 
 
 async def test_all_nodes_gone_is_502_for_reports_too() -> None:
-    """There is nothing to tell."""
     async with admin_app(f"127.0.0.1:{free_port()}") as gateway:
         answers = [
             (await gateway.request(method, f"{path}{'&' if '?' in path else '?'}topic=t&channel=c"))

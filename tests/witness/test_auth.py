@@ -73,12 +73,10 @@ async def guarded(certs: Certificates) -> AsyncIterator[Guarded]:
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """Return the header that brings *secret*."""
     return {"Authorization": f"Bearer {secret}"}
 
 
 def auth(secret: str) -> Json:
-    """Return the command that brings *secret*."""
     return {"cmd": "AUTH", "secret": secret, "ref": 1}
 
 
@@ -172,7 +170,6 @@ async def test_a_header_that_is_refused_is_403(
 async def test_a_frame_that_is_refused_is_4503(
     guarded: Guarded, secret: str, topic: str, code: str
 ) -> None:
-    """An error frame first."""
     async with open_socket(guarded.gateway.sub_url(topic, "c")) as client:
         error = await client.ask(auth(secret))
         closed, _ = await client.closed()
@@ -256,7 +253,6 @@ async def test_a_revoked_secret_ends_its_socket_and_only_that(guarded: Guarded, 
 
 
 async def consumers_of(guarded: Guarded, topic: str) -> list[int]:
-    """Return how many consumers each channel of a topic has."""
     query = {"format": "json", "topic": topic}
     stats = (await guarded.gateway._broker_http.get("/stats", params=query)).json()
     return [each["client_count"] for each in stats["topics"][0]["channels"]]
@@ -330,7 +326,6 @@ async def test_auth_anonymous_uses_our_secret_for_callers_without_one(
 async def test_auth_secret_alone_is_not_used_for_callers(
     guarded: Guarded, certs: Certificates, topic: str
 ) -> None:
-    """--auth-secret alone is for the gateway's own work."""
     nsqd = guarded.nsqd
     async with gateway_with_nsqd(
         [nsqd.tcp_address], [nsqd.http_address], f"--auth-secret={OURS}", *tls_flags(certs)

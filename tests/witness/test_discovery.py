@@ -14,7 +14,6 @@ pytestmark = pytest.mark.nsqd
 
 
 async def publish_until_taken(gateway: RunningGateway, topic: str, body: bytes) -> None:
-    """Publish *body*, again while the answer is that nothing was published."""
     async with asyncio.timeout(15):
         while True:
             answer = await gateway.http.post("/pub", params={"topic": topic}, content=body)

@@ -33,7 +33,6 @@ async def target() -> AsyncIterator[Hook]:
 
 @pytest.fixture(params=[pytest.param("node", marks=pytest.mark.node), "python"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
-    """Return what starts the worker of each language."""
     return partial(worker, request.param, tmp_path)
 
 
@@ -54,7 +53,6 @@ async def test_a_worker_finishes_what_is_published(
 async def test_a_worker_requeues_what_fails(
     gateway: RunningGateway, topic: str, start: Start, target: Hook
 ) -> None:
-    """It comes again after a while, until it is taken."""
     target.refuse(b"again", 503)
     async with start((gateway.url, topic, "c"), target.url):
         await gateway.post("/mpub", b"again\nfine", topic=topic)

@@ -146,7 +146,6 @@ async def _killed(scene: Scene, nsqds: Sequence[RestartableNsqd], *, sees: int) 
 
 
 async def one_goes_for_good(scene: Scene) -> None:
-    """And is not there any more."""
     await scene.nsqds[0].kill()
     await scene.nsqds[0].settle()
 
@@ -205,7 +204,6 @@ async def commands_are_cut(scene: Scene) -> None:
 
 
 async def commands_are_cut_by_reset(scene: Scene) -> None:
-    """As a firewall does it."""
     await scene.ways[0].end_by_reset()
     await commands_are_cut(scene)
 
@@ -219,7 +217,6 @@ async def answers_are_cut(scene: Scene) -> None:
 
 
 async def answers_are_late(scene: Scene) -> None:
-    """But in time."""
     for way in scene.ways:
         await way.delay(PUBLISH_TIMEOUT_MS // 10)
     await scene.crowd.sees(MANY, 200)

@@ -17,7 +17,6 @@ _RUN_S = 30
 @pytest.mark.nsqd
 @pytest.mark.parametrize("flags", [["-i", "-q"], ["-"]], ids=["pasted", "a file"])
 async def test_the_snippet_publishes_and_reads(flags: list[str]) -> None:
-    """As it stands, but for the address."""
     (snippet,) = blocks("python", section(README, "From Python"))
     async with real_nsqd() as nsqd:
         program = snippet.replace("127.0.0.1:4150", nsqd.tcp_address)

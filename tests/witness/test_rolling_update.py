@@ -80,7 +80,6 @@ class Update:
 
 
 async def rolled(topic: str, *, pods: int, consumers: int) -> Update:
-    """Return a rolling update that is over."""
     chance = Random(topic)
     async with (
         real_nsqd() as nsqd,

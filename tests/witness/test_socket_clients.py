@@ -45,7 +45,6 @@ OTHER_ALPHABETS = "żółć 漢字 🐇\u2028" * 20
 
 @pytest.fixture(params=LIBRARIES)
 def library(request: pytest.FixtureRequest) -> Library:
-    """Return each library in turn."""
     library: Library = request.param
     if library is BUILTIN and not node_has_websocket():
         pytest.skip("this Node has no WebSocket of its own; 20 and later have")
@@ -134,7 +133,6 @@ async def test_a_message_that_is_requeued_comes_again(
 async def test_a_message_can_be_touched(
     gateway: RunningGateway, client: SocketClient, topic: str
 ) -> None:
-    """It stays in flight."""
     await gateway.publish(topic, b"held")
     delivery = await client.message()
     answer = await client.ask({"cmd": "TOUCH", "id": delivery["id"], "ref": 4})
@@ -248,7 +246,6 @@ async def test_a_client_that_answers_pings_stays(
 
 
 async def test_a_client_that_closes_sees_its_code(client: SocketClient) -> None:
-    """The gateway echoes the close code."""
     assert 1000 == (await client.close())[0]
 
 
@@ -266,7 +263,6 @@ async def test_cls_ends_in_1000(gateway: RunningGateway, client: SocketClient, t
 
 
 async def test_a_binary_message_ends_in_1003(client: SocketClient) -> None:
-    """Even when it holds a command."""
     await client.send_binary('{"cmd":"NOP"}')
 
     assert 1003 == (await client.closed())[0]
@@ -284,7 +280,6 @@ async def test_nonsense_ends_in_4508(client: SocketClient) -> None:
 async def test_a_frame_over_the_bound_ends_in_1009(
     shared_broker: KillableBroker, library: Library, topic: str
 ) -> None:
-    """Whole or in fragments."""
     flag = f"--max-frame-bytes={FRAME_LIMIT_BYTES}"
     async with gateway_with_nsqd(
         [shared_broker.tcp_address], [shared_broker.http_address], flag
@@ -343,7 +338,6 @@ async def guarded() -> AsyncIterator[RunningGateway]:
 
 
 def entry(secret: str) -> str:
-    """Return the subprotocol that brings *secret*."""
     return "nsq.auth." + base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
 
 
@@ -352,7 +346,6 @@ def entry(secret: str) -> str:
 async def test_a_secret_may_come_in_a_header(
     guarded: RunningGateway, library: Library, topic: str
 ) -> None:
-    """The subscription is all that is answered."""
     headers = {"Authorization": f"Bearer {SECRET}"}
     wish = SocketRequest(url=guarded.sub_url(topic, "c"), headers=headers)
     async with socket_client(library, wish) as client:
@@ -373,7 +366,6 @@ async def test_a_secret_may_come_in_a_subprotocol(
 async def test_a_secret_may_come_in_the_first_frame(
     guarded: RunningGateway, library: Library, topic: str
 ) -> None:
-    """Then both are answered, in this order."""
     async with socket_client(library, SocketRequest(url=guarded.sub_url(topic, "c"))) as client:
         await client.opened()
         told = await client.ask({"cmd": "AUTH", "secret": SECRET, "ref": 12})

@@ -31,7 +31,6 @@ WITH_AUTH = identify(b'{"feature_negotiation":true}')
 
 
 def auth(secret: bytes) -> bytes:
-    """Return an AUTH."""
     return b"AUTH\n" + len(secret).to_bytes(4, "big") + secret
 
 
@@ -39,13 +38,11 @@ def auth(secret: bytes) -> bytes:
 
 
 def test_a_missing_witness_skips_its_tests() -> None:
-    """Without CI, a test that is marked with a missing witness is skipped, with the remedy."""
     with pytest.raises(pytest.skip.Exception, match="oracle is missing: ask at Delphi"):
         require_witnesses(["oracle"], ci=False, witnesses=[ABSENT])
 
 
 def test_a_missing_witness_fails_its_tests_in_ci() -> None:
-    """In CI, a test that is marked with a missing witness fails, with the remedy."""
     with pytest.raises(pytest.fail.Exception, match="oracle is missing: ask at Delphi"):
         require_witnesses(["oracle"], ci=True, witnesses=[ABSENT])
 
@@ -98,7 +95,6 @@ async def test_an_nsqd_that_cannot_start_shows_its_log() -> None:
 @pytest.mark.nsqd
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_killed_nsqd_comes_back_with_its_disk(*, elsewhere: bool) -> None:
-    """What it had on its disk it has again, on the same port or on another one."""
     async with restartable_nsqd("--mem-queue-size=0", "--sync-every=1") as nsqd:
         first_address = nsqd.tcp_address
         async with v2_peer(nsqd.tcp_address) as publisher:

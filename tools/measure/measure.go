@@ -36,16 +36,22 @@ func AddFlags() Flags {
 
 // Config is go-nsq's, with what the flags say of the connection.
 func (f Flags) Config() *nsq.Config {
-	config := nsq.NewConfig()
+	config := Config(*f.rootCAFile)
 	config.Snappy = *f.snappy
-	if *f.rootCAFile != "" {
-		pem, err := os.ReadFile(*f.rootCAFile)
+	return config
+}
+
+// Config is go-nsq's, with TLS if there is a file with an authority to trust.
+func Config(rootCAFile string) *nsq.Config {
+	config := nsq.NewConfig()
+	if rootCAFile != "" {
+		pem, err := os.ReadFile(rootCAFile)
 		if err != nil {
 			log.Fatal(err)
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			log.Fatalf("%s holds no certificate", *f.rootCAFile)
+			log.Fatalf("%s holds no certificate", rootCAFile)
 		}
 		config.TlsV1 = true
 		config.TlsConfig = &tls.Config{RootCAs: roots}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,13 @@ MISUSES = [
 
 
 def mypy(source: str, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
-    """Check *source* with the packages that *python* has."""
-    (folder / "program.py").write_text(source)
+    """
+    Check *source* with the packages that *python* has.
+
+    The programs share a cache, which knows a file by name, size and second: each has its own name.
+    """
+    program = f"program_{sha256(source.encode()).hexdigest()}.py"
+    (folder / program).write_text(source)
     return subprocess.run(
         [
             sys.executable,
@@ -80,7 +86,7 @@ def mypy(source: str, folder: Path, python: Path) -> subprocess.CompletedProcess
             python,
             "--cache-dir",
             folder.parent / "mypy_cache",
-            "program.py",
+            program,
         ],
         cwd=folder,
         capture_output=True,

@@ -1,5 +1,5 @@
 """
-The parent process of the workers, with the embedded broker and the management port.
+The parent process of the workers, with the embedded broker and the other ports.
 
 Each worker listens on the public address with a socket of its own (SO_REUSEPORT); Linux distributes
 connections by a hash of their addresses (docs/decisions/0006-a-socket-for-each-worker.md). Clients
@@ -21,11 +21,25 @@ from gateway.addresses import join_address
 from gateway.aio import spawn
 from gateway.broker.broker import Broker
 from gateway.client.backoff import Backoff
-from gateway.client.from_settings import NsqdAccess, read_access, read_admin_secret
+from gateway.client.discovery import Discovery
+from gateway.client.from_settings import (
+    NsqdAccess,
+    NsqdAddresses,
+    read_access,
+    read_admin_secret,
+)
+from gateway.client.nsqd_http import NsqdHttp
 from gateway.errors import StartError
 from gateway.lifecycle import LifecycleState, ProcessLifecycle
 from gateway.listener import listen_tcp
 from gateway.open_files import raise_open_files_limit
+from gateway.server.access import (
+    auth_server_banner,
+    new_access_control,
+    new_auth_server,
+    start_access,
+)
+from gateway.server.capacity import auth_files_needed
 from gateway.server.gateway import PUBLIC_NAME, check_certificate, max_answer_s, max_drain_s
 from gateway.server.metrics import check_tracing
 from gateway.server.runner import FORCED_STOP_S, stop_in_order
@@ -34,6 +48,7 @@ from gateway.server.service import (
     log_started,
     management_hosts,
     management_listener,
+    new_broker_metrics,
     start_broker,
     startup_banner,
 )
@@ -226,7 +241,13 @@ class Supervisor:
         self._lifecycle = ProcessLifecycle()
         self._shared = SharedAddress(PUBLIC_NAME, settings.listen)
         self._management = management_listener(settings)
+        self._access = new_access_control(settings)
+        self._auth_server = new_auth_server(settings, self._access)
         self._broker: Broker | None = None
+        self._broker_metrics = new_broker_metrics(settings)
+        self._discovery: Discovery | None = None
+        self._nsqd_http: NsqdHttp | None = None
+        """For the metrics of the nsqds; the workers have their own."""
         self._slots: list[WorkerSlot] = []
 
     @property
@@ -244,6 +265,11 @@ class Supervisor:
         """host:port of the management port, once started."""
         return self._management.address
 
+    @property
+    def auth_address(self) -> str | None:
+        """host:port of the auth server, once started; None if there is none."""
+        return None if self._auth_server is None else self._auth_server.address
+
     async def start(self) -> list[str]:
         """
         Start everything; return the lines of the startup banner.
@@ -260,13 +286,27 @@ class Supervisor:
             check_pages(self._settings)
             check_certificate(self._settings)
             check_tracing(self._settings)
+            if self._access is not None:
+                self._access.load()
             self._shared.bind()
             self._management.bind()
+            if self._auth_server is not None:
+                self._auth_server.bind()
             log_started(self._settings, self.address, self.management_address)
-            raise_open_files_limit(_broker_files_needed(self._settings))
+            raise_open_files_limit(_files_needed(self._settings))
             # Before the workers: /livez gets 200 and /readyz 503 while they start.
-            await self._management.start(ManagementApp(self, management_hosts(self._settings)))
+            await self._management.start(
+                ManagementApp(
+                    self,
+                    management_hosts(self._settings),
+                    broker_metrics=self._broker_metrics,
+                )
+            )
+            # Without an auth server, only the workers use the access file.
+            used_access = None if self._auth_server is None else self._access
+            own_warnings = await start_access(used_access, self._auth_server)
             self._broker, nsqds, line = await start_broker(self._settings)
+            await self._start_broker_metrics(nsqds, access)
             settings = _with_secret(self._settings, access)
             self._slots = [
                 WorkerSlot(
@@ -279,12 +319,22 @@ class Supervisor:
             await self.stop()
             raise
         self._lifecycle.advance(LifecycleState.READY)
-        lines = dict.fromkeys(line for lines in warnings for line in lines)
+        lines = dict.fromkeys(line for lines in (own_warnings, *warnings) for line in lines)
         return [
             line,
             *lines,
             *startup_banner(self._settings, self.address, self.management_address),
+            *auth_server_banner(self._auth_server),
         ]
+
+    async def _start_broker_metrics(self, nsqds: NsqdAddresses, access: NsqdAccess) -> None:
+        if self._broker_metrics is None:
+            return
+        discovery = self._discovery = Discovery((), access.lookup)
+        await discovery.start()
+        http = self._nsqd_http = NsqdHttp(nsqds.http, discovery)
+        await http.start()
+        self._broker_metrics.start(http)
 
     # The status source of the management port
 
@@ -338,7 +388,15 @@ class Supervisor:
         self._shared.close()
         # The broker after its clients, the workers: they requeue messages until their end.
         try:
-            await stop_in_order(self._broker, self._management)
+            await stop_in_order(
+                self._broker_metrics,
+                self._nsqd_http,
+                self._discovery,
+                self._broker,
+                self._auth_server,
+                self._access,
+                self._management,
+            )
         finally:
             self._lifecycle.advance(LifecycleState.STOPPED)
 
@@ -367,11 +425,13 @@ def _longest_drain_s(settings: ServeSettings) -> float:
     return drain_s + max_answer_s(settings) + _CLOSING_S
 
 
-def _broker_files_needed(settings: ServeSettings) -> dict[str, int]:
-    """Return the files that the embedded broker needs for all workers' connections, by setting."""
+def _files_needed(settings: ServeSettings) -> dict[str, int]:
+    """Return the files of this process, by setting: those of auth server and embedded broker."""
+    needs = auth_files_needed(settings)
     if not settings.uses_embedded_broker:
-        return {}
+        return needs
     return {
+        **needs,
         "--max-sockets": settings.workers * settings.max_sockets,
         "--nsqd-connections": settings.workers * settings.nsqd_connections,
     }

@@ -16,8 +16,9 @@ import structlog
 from gateway.aio import spawn
 from gateway.client.from_settings import read_access
 from gateway.errors import GatewayError
+from gateway.server.access import new_access_control, start_access
 from gateway.server.gateway import GatewayServer
-from gateway.server.runner import Shutdown, ending_signals, run_until
+from gateway.server.runner import Shutdown, ending_signals, run_until, stop_in_order
 from gateway.server.workers.metrics import families
 from gateway.server.workers.process import Message, WorkerChannel, WorkerConfig, parse_config
 from gateway.telemetry import REGISTRY, configure_logging, get_logger, log_uncaught
@@ -35,7 +36,8 @@ class Worker:
     ) -> None:
         self._config = config
         self._channel = channel
-        self._gateway = GatewayServer(config.settings)
+        self._access = new_access_control(config.settings)
+        self._gateway = GatewayServer(config.settings, access_control=self._access)
         self._gateway.adopt_socket(listener)
 
     @property
@@ -47,7 +49,11 @@ class Worker:
         """Start the gateway, and report its warnings to the supervisor."""
         try:
             access = read_access(self._config.settings)
-            lines = await self._gateway.start(self._config.nsqds, access)
+            if self._access is not None:
+                self._access.load()
+            # Not the auth server, which the supervisor has.
+            warnings = await start_access(self._access, None)
+            lines = [*warnings, *await self._gateway.start(self._config.nsqds, access)]
         except BaseException:
             await self.stop()
             raise
@@ -60,7 +66,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop the gateway."""
-        await self._gateway.stop()
+        await stop_in_order(self._gateway, self._access)
 
     def abort(self) -> None:
         """Abort every open connection."""

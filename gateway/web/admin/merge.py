@@ -113,7 +113,9 @@ class _Entry(NamedTuple):
     """The entry as JSON, with the member ``node`` added."""
 
 
-def merge_stats(answers: Sequence[NodeAnswer]) -> Generator[None, None, list[bytes]]:
+def merge_stats(
+    answers: Sequence[NodeAnswer], *, is_shown: Callable[[str], bool] | None = None
+) -> Generator[None, None, list[bytes]]:
     """
     Merge the nsqds' responses to /stats, in JSON; a generator that yields between steps.
 
@@ -122,10 +124,13 @@ def merge_stats(answers: Sequence[NodeAnswer]) -> Generator[None, None, list[byt
     ``version`` is the lowest, ``start_time`` the earliest, ``health`` lists all problems, and
     ``memory`` is omitted.
 
+    With *is_shown*, only the topics for which it returns True remain, and no producers, which may
+    publish to any topic.
+
     Raises:
         PartialFailure: No node sent a valid response.
     """
-    reports, errors = yield from _read_stats(answers)
+    reports, errors = yield from _read_stats(answers, is_shown)
     merged: dict[str, Any] = {
         "version": _lowest_version(reports),
         "health": _health(reports, errors),
@@ -213,7 +218,7 @@ def merge_infos(answers: Sequence[NodeAnswer], identity: GatewayIdentity) -> byt
 
 
 def _read_stats(
-    answers: Sequence[NodeAnswer],
+    answers: Sequence[NodeAnswer], is_shown: Callable[[str], bool] | None
 ) -> Generator[None, None, tuple[list[_Report], dict[str, str]]]:
     """Do what `_read` does for /stats, and decode its topics and producers; yield between steps."""
     reports = []
@@ -232,6 +237,9 @@ def _read_stats(
             # These empty the lists of `read`, so that their memory is freed step by step.
             topics = yield from _entries(report.node, report.read.topics, _name_of)
             producers = yield from _entries(report.node, report.read.producers, _no_name)
+            if is_shown is not None:
+                topics = topics and [entry for entry in topics if is_shown(entry.name)]
+                producers = producers and []
         except (ValueError, RecursionError) as error:
             errors[answer.node] = _unreadable(error)
         else:

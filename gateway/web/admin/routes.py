@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
@@ -19,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 from gateway.client.admin import Administration
 from gateway.client.nsqd_answers import NodeRequest
 from gateway.client.nsqd_http import NsqdHttp
+from gateway.errors import PermissionDenied
 from gateway.protocol import http_api
 from gateway.protocol.http_api import HttpQuery
 from gateway.web.admin.merge import GatewayIdentity, merge_infos, merge_stats, merge_texts
-from gateway.web.auth import AdminAccess
+from gateway.web.auth import AdminAccess, Principal
 from gateway.web.responses import TITLES
 
 _OPERATION_IDS: Mapping[str, str] = {
@@ -71,6 +73,9 @@ def _parameter(name: str, *, required: bool) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": required, "schema": {"type": "string"}}
 
 
+_Handler: TypeAlias = Callable[[bytes, Principal], Awaitable[Response]]
+"""Responds to a request with this raw query, from this caller."""
+
 _CHECKED = ("create", "empty")
 """
 Actions of /topic/ that validate the topic's name.
@@ -106,47 +111,59 @@ def _add(
     router: APIRouter,
     parts: AdminContext,
     path: str,
-    answer: Callable[[bytes], Awaitable[Response]],
+    answer: _Handler,
 ) -> None:
-    """Add the route *path*, which checks access, then responds with what *answer* returns."""
+    """Add the route *path*, which identifies the caller, then responds as *answer* returns."""
 
     async def route(request: Request) -> Response:
-        await parts.access.check(request.scope["headers"])
-        return await answer(request.scope["query_string"])
+        principal = await parts.access.check(request.scope["headers"])
+        return await answer(request.scope["query_string"], principal)
 
     router.add_api_route(path, route, **operation(path))
 
 
-def _topic_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitable[Response]]:
-    async def answer(raw_query: bytes) -> Response:
+def _topic_route(parts: AdminContext, action: str) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
         query = http_api.parse_query(raw_query)
         if action in _CHECKED:
             topic = http_api.require_topic(query).encode()
         else:
             topic = http_api.require_topic_unchecked(query)
+        principal.check_admin(topic.decode(errors="replace"))
         await parts.administration.change_topic(action, topic)
         return _done()
 
     return answer
 
 
-def _channel_route(parts: AdminContext, action: str) -> Callable[[bytes], Awaitable[Response]]:
-    async def answer(raw_query: bytes) -> Response:
+def _channel_route(parts: AdminContext, action: str) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
         topic, channel = http_api.require_topic_and_channel(http_api.parse_query(raw_query))
+        principal.check_admin(topic, channel)
         await parts.administration.change_channel(action, topic, channel)
         return _done()
 
     return answer
 
 
-def _stats_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
-    async def answer(raw_query: bytes) -> Response:
+def _stats_route(parts: AdminContext) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
         query = http_api.parse_query(raw_query)
         is_json = query.get("format") == b"json"
+        topic = query.get("topic")
+        principal.check_stats(topic.decode(errors="replace") if topic else None)
+        is_shown = principal.sees_stats_of()
+        if is_shown is not None and not is_json:
+            raise PermissionDenied(
+                "the text has the statistics of every topic, which the access file does not "
+                "grant to this caller; add format=json, which has those that it does"
+            )
         filters = [("format", b"json" if is_json else b"text"), *_given_filters(query)]
         request = NodeRequest(method="GET", path="/stats", query=filters)
         if is_json:
-            pieces = await parts.nsqds.request_and_parse(request, merge_stats)
+            pieces = await parts.nsqds.request_and_parse(
+                request, partial(merge_stats, is_shown=is_shown)
+            )
             return _headed(_PiecewiseResponse(pieces), sum(map(len, pieces)), http_api.JSON)
         return _response(merge_texts(await parts.nsqds.request_all(request)), http_api.TEXT)
 
@@ -159,9 +176,10 @@ def _given_filters(query: HttpQuery) -> list[tuple[str, bytes]]:
     return [(name, value) for name, value in given if value is not None]
 
 
-def _info_route(parts: AdminContext) -> Callable[[bytes], Awaitable[Response]]:
-    async def answer(raw_query: bytes) -> Response:
+def _info_route(parts: AdminContext) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
         del raw_query  # nsqd ignores it
+        principal.check_stats(None)
         answers = await parts.nsqds.request_all(NodeRequest(method="GET", path="/info"))
         return _response(merge_infos(answers, parts.identity), http_api.JSON)
 

@@ -145,6 +145,7 @@ class HttpProtocol(asyncio.Protocol):
         "_is_proxied",
         "_is_reading_paused",
         "_is_stopping",
+        "_last_cached",
         "_loop",
         "_offset",
         "_overload_error",
@@ -186,6 +187,8 @@ class HttpProtocol(asyncio.Protocol):
         self._peer = Caller("", is_secure=False)
         self._is_proxied = False
         """True if the peer is a trusted proxy, whose headers name the caller."""
+        self._last_cached: CachedRequestHead | None = None
+        """The head of the last request that was found in the cache; see `find_cached`."""
         self._unread = b""
         """Received bytes; those before `_offset` have been processed."""
         self._offset = 0
@@ -375,19 +378,16 @@ class HttpProtocol(asyncio.Protocol):
         if self._unread:
             self._unread = self._unread[self._offset :] + data
             self._offset = 0
-        elif state is _IDLE and (found := self.handler.find_cached(data)) is not None:
+        elif state is _IDLE and (found := self.handler.find_cached(data, self._last_cached)):
             # The usual case of a producer: one read is one complete request with a known head.
-            self._publish_cached(*found)
+            self._last_cached, body = found
+            self._state = _RESPONDING
+            request = self._request = PublishRequest(self, self._last_cached.head)
+            request.publish_cached(self._last_cached, body)
             return
         else:
             self._unread = data
         self._process()
-
-    def _publish_cached(self, cached: CachedRequestHead, body: bytes) -> None:
-        """Publish a complete request whose head is cached."""
-        request = self._request = PublishRequest(self, cached.head)
-        self._state = _RESPONDING
-        request.publish_cached(cached, body)
 
     def _process(self) -> None:
         """Process unread bytes until none are left, or until a response must be written first."""

@@ -10,6 +10,7 @@ back when nsqd has responded. `HttpProtocol` reads the bytes and writes the resp
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from http import HTTPStatus
@@ -21,7 +22,13 @@ import msgspec
 from gateway.client.metrics import count_auth
 from gateway.client.producer import Producer
 from gateway.credentials import Secret
-from gateway.errors import AuthRequired, BrokerRefused, GatewayError, Overloaded
+from gateway.errors import (
+    AuthRequired,
+    BrokerRefused,
+    GatewayError,
+    InvalidRequest,
+    Overloaded,
+)
 from gateway.protocol.commands import PackedBodies
 from gateway.protocol.http_api import (
     NSQ_HEADER,
@@ -38,7 +45,7 @@ from gateway.protocol.http_api import (
 )
 from gateway.protocol.wire import Limits
 from gateway.telemetry import fast_counter, get_logger
-from gateway.web.auth import AccessPolicy, bearer_secret
+from gateway.web.auth import ANONYMOUS, AccessPolicy, Principal, bearer_secret
 from gateway.web.errors import error_response, problem_response, with_names
 from gateway.web.http.head import HEAD_END
 from gateway.web.metrics import HTTP_DURATION, HTTP_REQUESTS, clock
@@ -79,7 +86,7 @@ of it takes about as long as publishing a few messages.
 _MAX_TARGETS = 1_024
 _MAX_TARGET_BYTES = 512
 _MAX_CACHED_HEADS = 1_024
-_MAX_CACHED_HEAD_BYTES = 2_048
+_MAX_CACHED_HEAD_BYTES = 4_096
 
 WATCHED_RESULTS = (
     *("OK", "AUTH_REQUIRED", "AUTH_FAILED", "UNAUTHORIZED", "RATE_LIMITED"),
@@ -173,10 +180,18 @@ def read_head(
 class CachedRequestHead(msgspec.Struct, frozen=True, gc=False):
     """The head of a valid POST /pub, with all that its bytes determine; see `cache_head`."""
 
+    raw: bytes
+    """The bytes of the head."""
     head: RequestHead
+    principal: Principal
     secret: Secret | None
+    """The secret for nsqds that require AUTH; with an identity, others get none."""
     topic: str
     defer_ms: int
+    expires_at: float
+    """When the caller's identity ends, in seconds since 1970; `math.inf` for never."""
+    access_changes: int
+    """`PublishHandler.access_changes` when it was cached."""
 
 
 class _Parsing(msgspec.Struct, eq=False, gc=False):
@@ -198,7 +213,7 @@ class PublishHandler:
     Args:
         limits: Limits of publishes over HTTP and over WebSockets.
         origins: Web pages that may publish; None for pages of the same origin only.
-        access: Rules for the secrets of callers; None for the defaults.
+        access: Identifies callers, and says what they may do; None for the defaults.
         rate_limit: The token buckets of all callers; None for no limit.
         spans: Starts the spans of requests; None disables tracing.
     """
@@ -230,26 +245,40 @@ class PublishHandler:
         self._pub_targets: dict[bytes, tuple[str, int]] = {}
         self._mpub_targets: dict[bytes, tuple[str, bool]] = {}
         self._cached_heads: dict[bytes, CachedRequestHead] = {}
+        self._control = self._access.control
+        self.access_changes = 0
+        """Number of changes of the access file, or of an issuer's keys: older heads do not hold."""
+        if self._control is not None:
+            self._control.on_change(self._on_access_change)
         self._ok_response = b""
         self._ok_default_headers: Headers | None = None
         """The headers that `_ok_response` was encoded with."""
 
-    def admit(self, head: RequestHead) -> Secret | None:
+    def _on_access_change(self) -> None:
+        # A cached head stands for a caller that was identified by the file as it was.
+        self._cached_heads.clear()
+        self.access_changes += 1
+
+    def admit(self, head: RequestHead) -> Principal:
         """
-        Check a request before its body is read; return the secret to publish with, None for none.
+        Check a request before its body is read; return its caller.
 
         Raises:
             Forbidden: A web page of another origin sent the request.
             AuthRequired: A secret is required and the request has none.
+            CredentialRefused: Its token or key is not valid.
+            PermissionDenied: The caller may not publish to this topic.
             InvalidRequest: The secret, Content-Length or, for /mpub, the query is invalid.
             RateLimited: The caller is over its publish rate.
         """
         if head.origins:
             self._origins.check(head.origins, head.host, is_secure=head.caller.is_secure)
         presented = bearer_secret(head.authorization) if head.authorization else None
-        secret = self._access.effective_secret(presented)
+        principal = self._access.identify(presented)
         if self._is_rate_limited:
-            self.rate_limiter.check(secret, head.caller.address)
+            self.rate_limiter.check(principal, head.caller.address)
+        if principal.identity is not None:
+            self._check_permission(head, principal)
         if head.route == PUB:
             if head.size_bytes is not None:
                 check_body(head.size_bytes, limit_bytes=self.limits.max_msg_size_bytes)
@@ -258,23 +287,55 @@ class PublishHandler:
                 check_multi_body(head.size_bytes, limit_bytes=self.limits.max_body_size_bytes)
             # nsqd checks the query of /mpub before the body, and that of /pub after it.
             self._mpub_target(head.raw_query)
-        return secret
+        return principal
 
-    def find_cached(self, data: bytes) -> tuple[CachedRequestHead, bytes] | None:
-        """Return head and body if *data* is one request whose head is cached; otherwise None."""
-        # Without a complete head, *end* is 3, and no cached head is that short.
-        end = data.find(HEAD_END) + len(HEAD_END)
-        cached = self._cached_heads.get(data[:end])
-        if cached is None or len(data) - end != cached.head.size_bytes:
+    def _check_permission(self, head: RequestHead, principal: Principal) -> None:
+        """Check that *principal* may publish to the topic, if the query has a valid one."""
+        try:
+            topic = self.topic_of(head)
+        except InvalidRequest:
+            return  # the same error follows in its turn
+        principal.check_publish(topic)
+
+    def _secret_for_nsqd(self, principal: Principal) -> Secret | None:
+        if principal.identity is None:
+            return principal.secret
+        return self._access.secret_for_nsqd(principal, requires_auth=self.producer.requires_auth)
+
+    def find_cached(
+        self, data: bytes, last: CachedRequestHead | None
+    ) -> tuple[CachedRequestHead, bytes] | None:
+        """
+        Return head and body if *data* is one request whose head is cached; otherwise None.
+
+        *last* is the head of the connection's last such request, which is tried first: comparing a
+        head takes less time than hashing it, above all with a token in it.
+        """
+        if (
+            last is not None
+            and data.startswith(last.raw)
+            and last.access_changes == self.access_changes
+        ):
+            cached, end = last, len(last.raw)
+        else:
+            # Without a complete head, *end* is 3, and no cached head is that short.
+            end = data.find(HEAD_END) + len(HEAD_END)
+            found = self._cached_heads.get(data[:end])
+            if found is None:
+                return None
+            cached = found
+        if len(data) - end != cached.head.size_bytes:
             return None
+        if self._control is not None and cached.expires_at <= self._control.clock():
+            return None  # `admit` refuses it
         return cached, data[end:]
 
-    def cache_head(self, raw: bytes, head: RequestHead, secret: Secret | None) -> None:
+    def cache_head(self, raw: bytes, head: RequestHead, principal: Principal) -> None:
         """
         Cache *head*, whose bytes are *raw*, if every request with the same bytes is treated alike.
 
         Clients send identical heads again and again, so most requests need no parser. *head* must
-        have passed all checks, and *secret* is the one that it publishes with.
+        have passed all checks, and *principal* is the caller.
         """
         if len(raw) > _MAX_CACHED_HEAD_BYTES or not raw.startswith(b"POST "):
             return
@@ -288,14 +349,22 @@ class PublishHandler:
         if len(heads) >= _MAX_CACHED_HEADS:
             del heads[next(iter(heads))]  # the oldest: dicts keep the order of insertion
         topic, defer_ms = self._pub_target(head.raw_query)
-        heads[raw] = CachedRequestHead(head, secret, topic, defer_ms)
+        identity = principal.identity
+        expires_at = math.inf if identity is None else identity.expires_at
+        secret = self._access.secret_for_nsqd(principal, requires_auth=True)
+        heads[raw] = CachedRequestHead(
+            raw, head, principal, secret, topic, defer_ms, expires_at, self.access_changes
+        )
 
     def publish_cached(
         self, cached: CachedRequestHead, body: bytes, callback: PublishCallback
     ) -> None:
         """Publish *body*, whose size equals the Content-Length; *callback* gets the outcome."""
+        secret = cached.secret
+        if cached.principal.identity is not None and not self.producer.requires_auth:
+            secret = None
         self.producer.begin(
-            cached.topic, (body,), callback, defer_ms=cached.defer_ms, secret=cached.secret
+            cached.topic, (body,), callback, defer_ms=cached.defer_ms, secret=secret
         )
 
     def is_too_big(self, head: RequestHead, size_bytes: int) -> bool:
@@ -306,7 +375,7 @@ class PublishHandler:
         )
 
     def submit(
-        self, head: RequestHead, body: bytes, secret: Secret | None, callback: PublishCallback
+        self, head: RequestHead, body: bytes, principal: Principal, callback: PublishCallback
     ) -> None:
         """
         Check *body* and publish it; call *callback* once with the outcome, None for OK.
@@ -320,11 +389,12 @@ class PublishHandler:
             RateLimited: The caller is over its publish rate.
             Overloaded: The publish buffer is full.
         """
+        secret = self._secret_for_nsqd(principal)
         if head.route == PUB:
             check_body(len(body), limit_bytes=self.limits.max_msg_size_bytes)
             topic, defer_ms = self._pub_target(head.raw_query)
             if self._is_rate_limited:
-                self.rate_limiter.charge(secret, head.caller.address, messages=1)
+                self.rate_limiter.charge(principal, head.caller.address, messages=1)
             self.producer.begin(topic, (body,), callback, defer_ms=defer_ms, secret=secret)
             return
         topic, is_binary_body = self._mpub_target(head.raw_query)
@@ -340,7 +410,7 @@ class PublishHandler:
             next(steps)
         except StopIteration as end:
             bodies: PackedBodies = end.value
-            self.rate_limiter.charge(secret, address, messages=max(least_messages, len(bodies)))
+            self.rate_limiter.charge(principal, address, messages=max(least_messages, len(bodies)))
             self.producer.begin(topic, bodies, callback, secret=secret)
             return
         # While parsing, memory has the body itself, and at most one MPUB of packed messages.
@@ -349,13 +419,13 @@ class PublishHandler:
 
         def publish(bodies: PackedBodies) -> None:
             messages = max(least_messages, len(bodies))
-            self.rate_limiter.charge(secret, address, messages=messages, paid=least_messages)
+            self.rate_limiter.charge(principal, address, messages=messages, paid=least_messages)
             self.producer.begin(topic, bodies, callback, secret=secret)
 
         try:
             # Charge by size before the other steps: parsing a body costs time even if it turns out
             # to be invalid. `publish` charges the rest, when the number of messages is known.
-            self.rate_limiter.charge(secret, address, messages=least_messages)
+            self.rate_limiter.charge(principal, address, messages=least_messages)
         except GatewayError:
             self.producer.unreserve(held_bytes)
             raise
@@ -502,10 +572,11 @@ class PublishRequest:
     """
 
     __slots__ = (
+        "_access_changes",
         "_body",
         "_connection",
         "_held_bytes",
-        "_secret",
+        "_principal",
         "_size_bytes",
         "_span",
         "began_at",
@@ -533,16 +604,19 @@ class PublishRequest:
         self._connection = connection
         self._span: PublishSpan | None = None
         """None if the request is not traced."""
-        self._secret: Secret | None = None
+        self._principal = ANONYMOUS
+        self._access_changes = 0
+        """`PublishHandler.access_changes` when the caller was identified."""
         self._body: bytes | bytearray = b""
         self._size_bytes = 0
         self._held_bytes = 0
         """Bytes reserved in the publish buffer for the body; every exit path calls `_release`."""
 
     def cache_head(self, raw: bytes) -> None:
-        """Cache the head, whose bytes are *raw*, if the request was valid."""
-        if self.is_submitted and self.keep_alive:
-            self._connection.handler.cache_head(raw, self.head, self._secret)
+        """Cache the head, whose bytes are *raw*, if the request and still its caller are valid."""
+        handler = self._connection.handler
+        if self.is_submitted and self.keep_alive and self._access_changes == handler.access_changes:
+            handler.cache_head(raw, self.head, self._principal)
 
     def begin(self) -> None:
         """Check the head, and send ``100 Continue`` if the client waits for it."""
@@ -551,7 +625,8 @@ class PublishRequest:
         if spans is not None and (self.head.traceparent is not None or spans.sample()):
             self._trace(spans)
         try:
-            self._secret = handler.admit(self.head)
+            self._access_changes = handler.access_changes
+            self._principal = handler.admit(self.head)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             self._refuse(error)
             return
@@ -575,7 +650,7 @@ class PublishRequest:
             self._refuse(error)
             return
         if self._span is not None:
-            self._span.send(cached.topic, len(body))
+            self._span.send(cached.topic, len(body), cached.principal.span_attributes)
 
     def add(self, part: bytes, *, is_last: bool) -> None:
         """
@@ -635,13 +710,14 @@ class PublishRequest:
         self._release()  # from here on, the producer counts the body
         connection = self._connection
         try:
-            connection.handler.submit(self.head, body, self._secret, self._on_published)
+            connection.handler.submit(self.head, body, self._principal, self._on_published)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             self.is_submitted = False
             self._refuse(error)
             return
         if self._span is not None:
-            self._span.send(connection.handler.topic_of(self.head), len(body))
+            topic = connection.handler.topic_of(self.head)
+            self._span.send(topic, len(body), self._principal.span_attributes)
 
     def _trace(self, spans: PublishSpans) -> None:
         """Start a span; `PublishSpans.begin` returns None if the client's trace is not sampled."""

@@ -1,7 +1,7 @@
 """
 Limit the clients' WebSockets and the bytes that wait for them.
 
-Sockets are limited in total, per address, per secret, and while their client has not sent AUTH.
+Sockets are limited in total, per address, per caller, and while their client has not sent AUTH.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from gateway.credentials import Secret
 from gateway.errors import LimitReached
 from gateway.terminal import pluralize
 from gateway.web.rate_limit import address_key
@@ -42,14 +41,16 @@ class UnauthenticatedLimit:
 
 class ConnectionLimits:
     """
-    Limit open sockets, in total, per address and per secret; sockets being opened count, too.
+    Limit open sockets, in total, per address and per caller; sockets being opened count, too.
+
+    A caller is a secret or, with an access file, an identity, whatever token it brings.
 
     Error texts for clients do not name the number of all open sockets: only /metrics does.
 
     Args:
         limit: Maximum number of sockets.
         limit_per_address: Maximum per address, for IPv6 per /64; 0 is no limit.
-        limit_per_secret: Maximum per secret; 0 is no limit.
+        limit_per_secret: Maximum per caller; 0 is no limit.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class ConnectionLimits:
         self._limit = limit
         self._taken = 0
         self._addresses = _CountByCaller(limit_per_address)
-        self._secrets = _CountByCaller(limit_per_secret)
+        self._callers = _CountByCaller(limit_per_secret)
 
     def __len__(self) -> int:
         """Return the number of sockets."""
         return self._taken
 
-    def check(self, host: str, secret: Secret | None = None) -> None:
-        """Raise LimitReached if there is no room for a socket from *host* with *secret*."""
+    def check(self, host: str, caller: Hashable | None = None) -> None:
+        """Raise LimitReached if there is no room for a socket from *host* of *caller*."""
         if self._taken >= self._limit:
             raise LimitReached(
                 f"this gateway has reached its limit of {pluralize(self._limit, 'socket')}; "
@@ -78,39 +79,39 @@ class ConnectionLimits:
                 "limit for one address; close one",
                 "address_full",
             )
-        if secret is not None:
-            self._check_secret(secret)
+        if caller is not None:
+            self._check_caller(caller)
 
-    def acquire(self, host: str, secret: Secret | None = None) -> None:
-        """Count a socket from *host* with *secret* until `release`; raises LimitReached."""
+    def acquire(self, host: str, caller: Hashable | None = None) -> None:
+        """Count a socket from *host* of *caller* until `release`; raises LimitReached."""
         # All limits first: a refused socket must not stay counted for one of them.
-        self.check(host, secret)
+        self.check(host, caller)
         self._taken += 1
         self._addresses.acquire(address_key(host))
-        if secret is not None:
-            self._secrets.acquire(secret)
+        if caller is not None:
+            self._callers.acquire(caller)
 
-    def acquire_secret(self, secret: Secret) -> None:
+    def acquire_caller(self, caller: Hashable) -> None:
         """
-        Count a socket for *secret*, which its client sent by AUTH, after the upgrade.
+        Count a socket for *caller*, whose client sent AUTH after the upgrade.
 
-        Its address is counted already. Raises LimitReached if *secret* has too many sockets.
+        Its address is counted already. Raises LimitReached if *caller* has too many sockets.
         """
-        self._check_secret(secret)
-        self._secrets.acquire(secret)
+        self._check_caller(caller)
+        self._callers.acquire(caller)
 
-    def release(self, host: str, secret: Secret | None = None) -> None:
-        """Stop counting one socket from *host*; *secret* is the one that was counted, if any."""
+    def release(self, host: str, caller: Hashable | None = None) -> None:
+        """Stop counting one socket from *host*; *caller* is the one that was counted, if any."""
         self._taken -= 1
         self._addresses.release(address_key(host))
-        if secret is not None:
-            self._secrets.release(secret)
+        if caller is not None:
+            self._callers.release(caller)
 
-    def _check_secret(self, secret: Secret) -> None:
-        if self._secrets.is_taken(secret):
+    def _check_caller(self, caller: Hashable) -> None:
+        if self._callers.is_taken(caller):
             raise LimitReached(
-                f"this secret has {pluralize(self._secrets.limit, 'open socket')}, which is the "
-                "limit for one secret; close one",
+                f"this caller has {pluralize(self._callers.limit, 'open socket')}, which is the "
+                "limit for one caller; close one",
                 "secret_full",
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import Discovery
 from gateway.client.error_cache import ErrorCache
 from gateway.client.subscription import SubscriptionOptions
-from gateway.credentials import Secret
 from gateway.errors import AuthRequired, GatewayError, LimitReached
 from gateway.open_files import OpenFilesBudget
 from gateway.protocol.wire import Limits, is_ephemeral
@@ -28,6 +27,7 @@ from gateway.session.types import CloseReason, SessionOptions
 from gateway.telemetry import Tracing, fast_counter, gauge, get_logger
 from gateway.web.auth import (
     AccessPolicy,
+    Principal,
     authorization_values,
     bearer_secret,
     single_secret,
@@ -37,12 +37,14 @@ from gateway.web.errors import DRAINING, CloseCode, problem_response, render_pro
 from gateway.web.metrics import OPEN_FILES, OPENED, SESSION_METRICS, count_socket_limit
 from gateway.web.origins import OriginPolicy, origins_and_host
 from gateway.web.responses import HttpResponse, request_id_from
+from gateway.web.subscribe.access import AccessExpiry, check_subscription
 from gateway.web.subscribe.connection_limits import (
     ConnectionLimits,
     SocketsBuffer,
     UnauthenticatedLimit,
 )
 from gateway.web.subscribe.fanout import FanoutRegistry
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.reauth import Reauthenticator
 from gateway.web.subscribe.request import (
     SubscribeRequest,
@@ -52,7 +54,6 @@ from gateway.web.subscribe.request import (
 )
 from gateway.web.subscribe.socket import (
     SocketOptions,
-    SocketPublishing,
     SubscribeContext,
     SubscriberSocket,
     ViewerSocket,
@@ -327,7 +328,10 @@ class SubscribeOptions:
 class _CheckedUpgrade(NamedTuple):
     """What is known of an upgrade that has passed all checks that need no connection to nsqd."""
 
-    secret_sent: Secret | None
+    principal: Principal | None
+    """None if the client has to send AUTH."""
+    caller: Hashable | None
+    """The key under which the limits count the client; None before its AUTH."""
     params: SubscribeParams
     subprotocol: str | None
 
@@ -344,14 +348,17 @@ class SubscribeEndpoint:
         )
         self._consumers = 0
         """Number of sockets with a consumer of their own, those being opened included."""
-        self._secrets: dict[object, Secret] = {}
-        """The secret that each socket counts for in the limits; only sockets with a secret."""
+        self._callers: dict[object, Hashable] = {}
+        """The key under which each socket counts in the limits; only sockets with a secret."""
         self._sockets: set[SubscriberSocket] = set()
         self._params_cache = SubscribeParamsCache(self._read)
         upstream = UpstreamContext(
             discovery=options.discovery,
             error_cache=ErrorCache(),
-            reauthenticator=Reauthenticator(options.access.reauth_interval_s, random=random.random),
+            # With an access file, nsqd's auth server is no authority of its own: `AccessExpiry`.
+            reauthenticator=Reauthenticator(options.access.reauth_interval_s, random=random.random)
+            if options.access.control is None
+            else None,
             channel_monitor=options.channel_monitor,
             tracing=options.tracing,
         )
@@ -362,6 +369,7 @@ class SubscribeEndpoint:
             fanouts=FanoutRegistry(
                 upstream, self._subscription, max_in_flight=options.max_in_flight_limit
             ),
+            access=options.access,
             unauthenticated=UnauthenticatedLimit(max(1, int(options.max_sockets * share))),
             publishing=options.publishing,
             buffer=SocketsBuffer(options.sockets_buffer_bytes, lambda: self._consumers),
@@ -369,6 +377,8 @@ class SubscribeEndpoint:
         self._max_age = MaxConnectionAge(
             options.socket_max_age_s, in_flight_s=options.drain_in_flight_s
         )
+        control = options.access.control
+        self._expiry = None if control is None else AccessExpiry(control)
         self._is_draining = False
         self.closed_in_drain = 0
         """Number of sockets closed since the drain began."""
@@ -388,19 +398,19 @@ class SubscribeEndpoint:
             GatewayError: The upgrade is refused.
         """
         checked = self._check(upgrade)
-        secret_sent = checked.secret_sent
+        caller = checked.caller
         is_viewer = checked.params.request.is_viewer
         # Counted before the first await, or upgrades in parallel could exceed the limits.
-        self._limits.acquire(upgrade.peer, secret_sent)
+        self._limits.acquire(upgrade.peer, caller)
         self._consumers += not is_viewer
         try:
             admission = await self._open(upgrade, checked)
         except BaseException:  # a cancellation, too: the client disconnected
-            self._limits.release(upgrade.peer, secret_sent)
+            self._limits.release(upgrade.peer, caller)
             self._consumers -= not is_viewer
             raise
-        if secret_sent is not None:
-            self._secrets[admission.handler] = secret_sent
+        if caller is not None:
+            self._callers[admission.handler] = caller
         return admission
 
     def refuse(self, upgrade: Upgrade) -> HttpResponse | None:
@@ -421,11 +431,23 @@ class SubscribeEndpoint:
         self._refuse_when_draining()
         entry, subprotocols = take_subprotocol_secret(upgrade.subprotocols)
         secret_sent = single_secret(bearer_secret(authorization_values(upgrade.headers)), entry)
-        self._limits.check(upgrade.peer, secret_sent)
+        principal = None
+        caller: Hashable | None = secret_sent
+        try:
+            principal = self._options.access.identify(secret_sent)
+            if principal.identity is not None:
+                caller = principal.quota_key
+        except AuthRequired:
+            pass  # a browser can send it only in a frame
+        self._limits.check(upgrade.peer, caller)
         self._options.origins.check(*origins_and_host(upgrade.headers), is_secure=upgrade.is_secure)
+        params = self._params_cache.find(upgrade.query)
+        if principal is not None:
+            check_subscription(principal, params.session)
         checked = _CheckedUpgrade(
-            secret_sent=secret_sent,
-            params=self._params_cache.find(upgrade.query),
+            principal=principal,
+            caller=caller,
+            params=params,
             subprotocol=choose_subprotocol(subprotocols),
         )
         self._check_files(checked.params)
@@ -452,25 +474,20 @@ class SubscribeEndpoint:
 
     async def _open(self, upgrade: Upgrade, checked: _CheckedUpgrade) -> Accepted:
         """Create the socket, and subscribe it, or make it wait for AUTH; raises GatewayError."""
-        awaits_auth = False
-        secret = None
-        try:
-            secret = self._options.access.effective_secret(checked.secret_sent)
-        except AuthRequired:
-            awaits_auth = True  # a browser can send it only in a frame
+        principal = checked.principal
         kind = ViewerSocket if checked.params.request.is_viewer else SubscriberSocket
-        socket = kind(_socket_options(checked.params, upgrade, secret), self._context)
+        socket = kind(_socket_options(checked.params, upgrade, principal), self._context)
         try:
-            if awaits_auth:
+            if principal is None:
                 socket.wait_for_auth()
             else:
-                await socket.open(secret)
+                await socket.open(principal)
             # A drain that began meanwhile has not seen this socket.
             self._refuse_when_draining()
         except BaseException:
             await socket.release()
             raise
-        return Accepted(socket, checked.subprotocol)
+        return Accepted(socket, checked.subprotocol, socket.principal.span_attributes)
 
     def _refuse_when_draining(self) -> None:
         if self._is_draining:
@@ -515,6 +532,7 @@ class SubscribeEndpoint:
             max_attempts=request.max_attempts,
             limits=options.limits,
             command_rate_limit=options.command_rate_limit,
+            renews_secret=options.access.control is not None,
             observer=SESSION_METRICS,
         )
         return SubscribeParams(
@@ -561,6 +579,8 @@ class SubscribeEndpoint:
         """Register *socket*, whose upgrade is complete, for drains and its maximum age; log it."""
         self._sockets.add(socket)
         self._max_age.schedule_drain(socket)
+        if self._expiry is not None:
+            self._expiry.watch(socket)
         OPENED.counts[()] += 1
         _OPEN_SOCKETS.set(len(self._sockets))
         if socket.is_viewer:
@@ -571,30 +591,38 @@ class SubscribeEndpoint:
             topic=socket.topic,
             channel=socket.channel,
             client=socket.peer,
+            **socket.log_fields,
             **trace_fields(socket.trace_id),
         )
 
-    def acquire_secret(self, socket: SubscriberSocket, secret: Secret) -> None:
+    def acquire_caller(self, socket: SubscriberSocket) -> None:
         """
-        Count *socket* for *secret*, which its client sent by AUTH.
+        Count *socket* for its principal, which is known by AUTH, and watch its token.
 
-        Raises LimitReached if too many sockets have this secret.
+        Raises LimitReached if too many sockets have this secret, or this identity.
         """
+        caller = socket.principal.quota_key
+        if caller is None:
+            return
         try:
-            self._limits.acquire_secret(secret)
+            self._limits.acquire_caller(caller)
         except LimitReached as error:
             count_socket_limit(error)
             raise
-        self._secrets[socket] = secret
+        self._callers[socket] = caller
+        if self._expiry is not None:
+            self._expiry.watch(socket)
 
     def on_socket_closed(self, socket: SubscriberSocket) -> None:
         """Deregister *socket*, stop counting it, and log its totals."""
         self._sockets.discard(socket)
         self._max_age.cancel_drain(socket)
+        if self._expiry is not None:
+            self._expiry.forget(socket)
         if self._is_draining:
             self.closed_in_drain += 1
             self._requeued_on_close += socket.requeued_on_close
-        self._limits.release(socket.peer, self._secrets.pop(socket, None))
+        self._limits.release(socket.peer, self._callers.pop(socket, None))
         self._consumers -= not socket.is_viewer
         _OPEN_SOCKETS.set(len(self._sockets))
         if socket.is_viewer:
@@ -602,7 +630,6 @@ class SubscribeEndpoint:
         _CLOSED_SOCKETS.counts[_code_label(socket),] += 1
         if not self._sockets:
             self._all_closed.set()
-        secret = socket.secret
         logger.info(
             "subscriber disconnected",
             request_id=socket.request_id,
@@ -612,7 +639,7 @@ class SubscribeEndpoint:
             closed_by=_closed_by(socket),
             **socket.totals,
             **trace_fields(socket.trace_id),
-            **({} if secret is None else {"secret": secret.fingerprint}),
+            **socket.log_fields,
         )
 
     async def drain(self, window_s: float) -> None:
@@ -651,9 +678,10 @@ class SubscribeEndpoint:
 
 
 def _socket_options(
-    params: SubscribeParams, upgrade: Upgrade, secret: Secret | None
+    params: SubscribeParams, upgrade: Upgrade, principal: Principal | None
 ) -> SocketOptions:
     """Return the options of one socket, with a random channel if the client named none."""
+    secret = None if principal is None else principal.secret
     subscription = params.subscription
     if params.request.channel is None and not params.request.is_viewer:
         subscription = replace(subscription, channel=new_channel_name(), is_gone=None)

@@ -113,6 +113,12 @@ class SharedUpstream:
         self._fanout, self._secret = fanout, secret
         await fanout.join(self._viewer)
 
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Use *secret* for the fan-out's connections: its viewers all brought the earlier one."""
+        self._secret = secret
+        if self._fanout is not None:
+            self._fanout.renew_secret(secret)
+
     @property
     def delivered(self) -> int:
         """Number of messages written to the viewer, in this fan-out and earlier ones."""
@@ -334,6 +340,10 @@ class Fanout:
     def msg_timeout_ms(self) -> int:
         """The message timeout to assume until an nsqd names one."""
         return self._upstream.msg_timeout_ms
+
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Use *secret* for connections that are opened from now on."""
+        self._upstream.renew_secret(secret)
 
     def sources_of(self, viewer: Viewer) -> Sequence[int]:
         """Return the open sources if *viewer* has joined; otherwise an empty list."""

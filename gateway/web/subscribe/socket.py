@@ -17,15 +17,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import NamedTuple, Protocol
 
 from gateway.aio import spawn
 from gateway.client.metrics import count_auth
-from gateway.client.producer import Producer
 from gateway.client.subscription import SubscriptionOptions
 from gateway.credentials import Secret
-from gateway.errors import AuthRequired, BrokerRefused, BrokerUnreachable, GatewayError
+from gateway.errors import (
+    AuthRequired,
+    BrokerRefused,
+    BrokerUnreachable,
+    CredentialRefused,
+    GatewayError,
+    PermissionDenied,
+)
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import IdentifyResponse
 from gateway.session.session import Session
@@ -38,19 +43,27 @@ from gateway.session.types import (
     PauseReading,
     PublishBodies,
     Refusal,
+    RenewSecret,
     RequeueDeliveries,
     ResubscribeWithSecret,
     SessionOptions,
 )
 from gateway.session.window import MAX_FRAME_BYTES
-from gateway.telemetry import fast_counter, get_logger
-from gateway.web.errors import CloseCode, error_response, with_names
-from gateway.web.http.publish import WATCHED_RESULTS
+from gateway.telemetry import get_logger
+from gateway.web.auth import ANONYMOUS, AccessPolicy, Principal
+from gateway.web.errors import CloseCode, with_names
 from gateway.web.loop_budget import frame_budget_of
 from gateway.web.metrics import COMMAND, DELIVERED, RATE_LIMITED, SLOW, SocketGauges
-from gateway.web.rate_limit import PublishRateLimiter
+from gateway.web.subscribe.access import (
+    SubscribeError,
+    access_response,
+    check_renewal,
+    check_subscription,
+    explain_subscribe_error,
+)
 from gateway.web.subscribe.connection_limits import SocketsBuffer, UnauthenticatedLimit
 from gateway.web.subscribe.fanout import FanoutRegistry, SharedUpstream
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.upstream import DedicatedUpstream, Upstream, UpstreamContext
 from gateway.web.websocket.frames import text_frames
 from gateway.web.websocket.protocol import WebSocket
@@ -70,29 +83,6 @@ CLOSE_CODES: dict[CloseReason, CloseCode] = {
     CloseReason.SECRET_REFUSED: CloseCode.SECRET_REFUSED,
     CloseReason.FAILED: CloseCode.INTERNAL,
 }
-_SUBSCRIBE_ERROR_REASONS = {
-    CloseCode.FORBIDDEN: CloseReason.FORBIDDEN,
-    CloseCode.NO_BROKER: CloseReason.NO_BROKER,
-    CloseCode.FULL: CloseReason.FULL,
-}
-
-
-class SubscribeError(NamedTuple):
-    """The error for a client when subscribing with the secret of its AUTH has failed."""
-
-    code: str
-    message: str
-    reason: CloseReason
-    is_retryable: bool
-
-
-def explain_subscribe_error(error: Exception) -> SubscribeError:
-    """Return what to tell the client of *error*, without details that only operators may see."""
-    fault = error_response(error)
-    reason = _SUBSCRIBE_ERROR_REASONS.get(fault.close, CloseReason.FAILED)
-    if isinstance(error, BrokerRefused):
-        return SubscribeError(error.code, error.description, reason, fault.retryable)
-    return SubscribeError(fault.token, fault.detail or str(error), reason, fault.retryable)
 
 
 class SocketRegistry(Protocol):
@@ -105,8 +95,8 @@ class SocketRegistry(Protocol):
     def on_socket_open(self, socket: SubscriberSocket) -> None:
         """Called once the upgrade of *socket* is complete."""
 
-    def acquire_secret(self, socket: SubscriberSocket, secret: Secret) -> None:
-        """Called when the client sent *secret* by AUTH; raises LimitReached at its limit."""
+    def acquire_caller(self, socket: SubscriberSocket) -> None:
+        """Called when `principal` of *socket* is known by AUTH; raises LimitReached."""
 
     def on_socket_closed(self, socket: SubscriberSocket) -> None:
         """Called once the WebSocket and all nsqd connections of *socket* are closed."""
@@ -121,6 +111,7 @@ class SubscribeContext(NamedTuple):
     unauthenticated: UnauthenticatedLimit
     publishing: SocketPublishing
     buffer: SocketsBuffer
+    access: AccessPolicy = AccessPolicy()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,91 +127,6 @@ class SocketOptions:
 
 
 logger = get_logger()
-
-_BODY_OBJECT_BYTES = 48
-"""CPython's memory for each body besides its bytes: an object header, and a list's reference."""
-
-_PUBLISHES = fast_counter(
-    "socket_publishes_total",
-    "Responses to PUB, DPUB and MPUB commands of sockets, by OK or the error's token.",
-    ("cmd", "result"),
-    zeros=product(("PUB", "DPUB", "MPUB"), WATCHED_RESULTS),
-)
-
-
-class SocketPublishing:
-    """
-    Publish what clients send by PUB, DPUB and MPUB commands on their sockets.
-
-    Args:
-        publisher: Publishes to nsqd; the caller starts and stops it.
-        rate_limiter: The rate limit per client; publishes over HTTP count towards the same limit.
-    """
-
-    def __init__(self, publisher: Producer, rate_limiter: PublishRateLimiter) -> None:
-        self._publisher = publisher
-        self._rate_limiter = rate_limiter
-
-    def begin(
-        self,
-        publish: PublishBodies,
-        secret: Secret | None,
-        peer: str,
-        on_done: Callable[[PublishBodies, Refusal | None], None],
-    ) -> None:
-        """
-        Start to publish, and call *on_done* once with the outcome: the error, or None for OK.
-
-        *on_done* may be called before this returns. *peer* is the client's host, by which the rate
-        limit identifies a client without a secret. The messages are published even if the socket
-        closes meanwhile.
-        """
-        bodies = publish.bodies
-        overhead_bytes = _BODY_OBJECT_BYTES * len(bodies) if len(bodies) > 1 else 0
-        held_bytes = 0
-        is_answered = False
-
-        # The producer may call this before `begin` returns, so the state is kept out here.
-        def finish(error: BaseException | None) -> None:
-            nonlocal held_bytes, is_answered
-            released_bytes, held_bytes = held_bytes, 0
-            self._publisher.unreserve(released_bytes)
-            is_answered = True
-            on_done(publish, _outcome(publish, error))
-
-        try:
-            if overhead_bytes:
-                # The producer counts the bytes of bodies; small bodies take several times as much.
-                self._publisher.reserve(overhead_bytes)
-                held_bytes = overhead_bytes
-            self._rate_limiter.charge(secret, peer, messages=len(bodies))
-            self._publisher.begin(
-                publish.topic, bodies, finish, defer_ms=publish.defer_ms, secret=secret
-            )
-        except Exception as error:
-            if is_answered:
-                raise  # *on_done* failed, and must not be called again
-            finish(error)
-
-
-def _outcome(publish: PublishBodies, error: BaseException | None) -> Refusal | None:
-    """Count the outcome of *publish*, and return the client's error; None for OK."""
-    if error is None:
-        _PUBLISHES.counts[publish.cmd, "OK"] += 1
-        return None
-    if not isinstance(error, GatewayError):
-        logger.error("publish failed", cmd=publish.cmd, topic=publish.topic, exc_info=error)
-    fault = error_response(error)
-    _PUBLISHES.counts[publish.cmd, fault.token] += 1
-    if isinstance(error, BrokerRefused):
-        named = with_names(error, publish.topic)
-        return Refusal(named.code, named.description, fault.retryable)
-    if isinstance(error, AuthRequired):
-        count_auth("missing")
-        text = "nsqd requires AUTH, and this socket has no secret; nothing was published"
-        return Refusal("E_AUTH_FIRST", text, retryable=False)
-    return Refusal(fault.token, fault.detail or str(error), fault.retryable)
-
 
 _UNITS_PER_TURN = 64
 """Units of `FrameBudget` that a socket spends when it runs queued commands."""
@@ -456,6 +362,7 @@ class SubscriberSocket(SessionSocket):
         "is_closed_by_client",
         "max_age_due",
         "peer",
+        "principal",
         "requeued",
         "requeued_on_close",
         "trace_id",
@@ -468,6 +375,8 @@ class SubscriberSocket(SessionSocket):
         """The client's host."""
         self._context = context
         self._upstream = self._new_upstream(options)
+        self.principal = ANONYMOUS
+        """Who the client is; `ANONYMOUS` before its AUTH."""
         self._has_subscribed = False
         self._subscribing: asyncio.Task[None] | None = None
         """The attempt to subscribe with the secret of an AUTH; None while there is none."""
@@ -546,11 +455,71 @@ class SubscriberSocket(SessionSocket):
         """The secret of the current or last subscription; None without one."""
         return self._upstream.secret
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields of log events that tell who the client is; empty without a secret."""
+        return self._publishing_principal.log_fields
+
+    # Access
+
+    @property
+    def expires_at(self) -> float | None:
+        """When the client's token ends, in seconds since 1970; None without an access file."""
+        identity = self.principal.identity
+        return None if identity is None else identity.expires_at
+
+    @property
+    def _publishing_principal(self) -> Principal:
+        """The principal for publishes: its secret may be one that nsqd has not required yet."""
+        if self.principal.identity is not None:
+            return self.principal
+        # A broker of the producer may require AUTH although no broker of the topic does.
+        return Principal(self.secret or self._session.unused_secret)
+
+    def recheck_access(self) -> None:
+        """Identify the client again, and end the socket if it may no longer subscribe."""
+        try:
+            principal = self._context.access.identify(self.principal.secret)
+            check_subscription(principal, self._session.options)
+        except (CredentialRefused, PermissionDenied) as error:
+            self.end_access(str(error), explain_subscribe_error(error).code)
+        else:
+            self.principal = principal
+
+    def end_access(self, message: str, code: str = "E_AUTH_FAILED") -> None:
+        """Send the client an error, because its secret no longer counts, and close with 4003."""
+        reason = CloseReason.SECRET_REFUSED
+        self._on_event(lambda _: self._session.on_auth_failed(code, message, reason))
+
+    def _renew(self, renewal: RenewSecret) -> None:
+        """Go on with the fresher token of *renewal*, or tell the client why not."""
+        try:
+            principal = self._context.access.identify(renewal.secret)
+            check_renewal(self.principal, principal)
+            check_subscription(principal, self._session.options)
+        except GatewayError as error:
+            why = explain_subscribe_error(error)
+            self._on_event(
+                lambda now: self._session.on_renewal_refused(
+                    renewal.ref, why.code, why.message, now
+                )
+            )
+            return
+        self.principal = principal
+        if self._upstream.secret is None:
+            self._session.keep_unused(renewal.secret)
+        else:
+            policy = self._context.access
+            self._upstream.renew_secret(policy.secret_for_nsqd(principal, requires_auth=True))
+        response = access_response(principal, self._context.access)
+        assert response is not None  # noqa: S101 - only sessions with an access file renew
+        self._on_event(lambda _: self._session.on_renewed(renewal.ref, response))
+
     # Subscribing
 
-    async def open(self, secret: Secret | None) -> None:
+    async def open(self, principal: Principal) -> None:
         """
-        Subscribe at nsqd with *secret*; if nsqd requires one and it is None, wait for AUTH.
+        Subscribe at nsqd for *principal*; if nsqd requires a secret and there is none, wait for it.
 
         Raises:
             BrokerRefused: nsqd refuses the secret, or the subscription.
@@ -558,9 +527,33 @@ class SubscriberSocket(SessionSocket):
             LimitReached: Too many sockets wait for their AUTH.
         """
         try:
-            await self._subscribe(secret)
+            await self._subscribe_for(principal)
         except AuthRequired:
             self.wait_for_auth()
+
+    async def _subscribe_for(self, principal: Principal, *, requires_auth: bool = False) -> None:
+        """
+        Subscribe with the secret that nsqd gets for *principal*; see `_subscribe`.
+
+        *requires_auth* is True if an nsqd of the topic is known to require AUTH.
+        """
+        self.principal = principal
+        if principal.identity is None:
+            await self._subscribe(principal.secret)
+            return
+        policy = self._context.access
+        forced = policy.secret_for_nsqd(principal, requires_auth=True)
+        secret = forced if requires_auth else self._context.publishing.secret_for_nsqd(principal)
+        try:
+            await self._subscribe(secret)
+        except AuthRequired:
+            if secret is not None:
+                raise
+            # No nsqd for publishing requires AUTH, but one of the topic does.
+            secret = forced
+            await self._subscribe(secret)
+        if secret is None and principal.secret is not None:
+            self._session.keep_unused(principal.secret)
 
     def wait_for_auth(self) -> None:
         """Require the client's AUTH; raises LimitReached if too many sockets wait for AUTH."""
@@ -607,8 +600,16 @@ class SubscriberSocket(SessionSocket):
     async def _subscribe_with_secret(self, secret: Secret) -> SubscribeError | None:
         """Subscribe with the secret of the client's AUTH; return its error, None for success."""
         try:
-            self._context.registry.acquire_secret(self, secret)
-            await self._subscribe(secret)
+            principal = self.principal
+            is_known = principal.identity is not None and principal.secret == secret
+            if not is_known:
+                principal = self._context.access.identify(secret)
+                check_subscription(principal, self._session.options)
+                self.principal = principal
+                self._context.registry.acquire_caller(self)
+                if response := access_response(principal, self._context.access):
+                    self._session.set_auth_response(response)
+            await self._subscribe_for(principal, requires_auth=is_known)
         except Exception as error:
             if not isinstance(error, GatewayError):
                 logger.exception("subscription failed", request_id=self.request_id)
@@ -713,12 +714,14 @@ class SubscriberSocket(SessionSocket):
                 self.finished += len(action.ids)
                 self._upstream.execute(action)
             elif isinstance(action, PublishBodies):
-                # A broker of the producer may require AUTH although no broker of the topic does.
-                secret = self.secret or self._session.unused_secret
-                self._context.publishing.begin(action, secret, self.peer, self._published)
+                self._context.publishing.begin(
+                    action, self._publishing_principal, self.peer, self._published
+                )
             elif isinstance(action, ResubscribeWithSecret):
                 task = self._authenticate(action.secret)
                 self._subscribing = spawn("subscribe with a secret", task)
+            elif isinstance(action, RenewSecret):
+                self._renew(action)
             elif isinstance(action, CloseSocket):
                 _count_close(action.reason)
                 self.close(CLOSE_CODES[action.reason], action.reason.value)

@@ -69,7 +69,8 @@ class UpstreamContext:
 
     discovery: Discovery
     error_cache: ErrorCache
-    reauthenticator: Reauthenticator
+    reauthenticator: Reauthenticator | None
+    """Checks secrets at nsqd; None with an access file, by which the gateway checks them."""
     channel_monitor: ChannelMonitor | None = None
     """Reports paused channels; None if channels are not monitored."""
     tracing: Tracing | None = None
@@ -115,6 +116,9 @@ class Upstream(Protocol):
             BrokerRefused: An nsqd refuses the secret or the subscription, or has done so recently.
             NoBroker: No nsqd can be reached.
         """
+
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Use *secret*, a fresher one of the same caller, for connections opened from now on."""
 
     def add_source(self, source: int, answer: IdentifyResponse) -> AuthResponse | None:
         """
@@ -256,6 +260,12 @@ class DedicatedUpstream:
             raise
         self._watch_grant_and_pause(options)
 
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Use *secret* for connections that are opened from now on."""
+        self._secret = secret
+        if self._subscription is not None:
+            self._subscription.renew_secret(secret)
+
     def _options_with(self, secret: Secret | None) -> SubscriptionOptions:
         """Return the options with *secret*; if it is None, the object that sockets share."""
         options = self._options
@@ -266,9 +276,10 @@ class DedicatedUpstream:
     def _watch_grant_and_pause(self, options: SubscriptionOptions) -> None:
         """Start the periodic checks of the secret, and watch for pauses of the channel."""
         secret, channel_monitor = options.connection.secret, self._context.channel_monitor
-        if secret is not None:
+        reauthenticator = self._context.reauthenticator
+        if secret is not None and reauthenticator is not None:
             self._grant = Grant(secret=secret, topic=options.topic, channel=options.channel)
-            self._context.reauthenticator.watch(self._grant, options.connection, self._listener)
+            reauthenticator.watch(self._grant, options.connection, self._listener)
         if channel_monitor is not None and not is_ephemeral(options.channel):
             self._watch = channel_monitor.watch(
                 options.topic, options.channel, self._listener.on_channel_paused
@@ -355,8 +366,9 @@ class DedicatedUpstream:
     async def unsubscribe(self) -> None:
         """End the subscription, and close its nsqd connections; idempotent."""
         # Before the await: no check and no pause may reach the listener after it has left.
-        if self._grant is not None:
-            self._context.reauthenticator.forget(self._grant, self._listener)
+        reauthenticator = self._context.reauthenticator
+        if self._grant is not None and reauthenticator is not None:
+            reauthenticator.forget(self._grant, self._listener)
             self._grant = None
         if self._watch is not None:
             self._watch.close()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from types import MappingProxyType
 
 from starlette.types import Scope
 from uvicorn.server import ServerState
@@ -327,15 +328,16 @@ class UpgradeProtocol(asyncio.Protocol):
             handler.on_open(socket)
             handler.on_close(ABNORMAL)
             return
-        self._count(HTTPStatus.SWITCHING_PROTOCOLS)
+        self._count(HTTPStatus.SWITCHING_PROTOCOLS, accepted.attributes)
         socket.begin(handler, self._early)
 
-    def _count(self, status: int) -> None:
-        """Count the response in the metrics, and end the span of the upgrade."""
+    def _count(self, status: int, caller: Attributes = MappingProxyType({})) -> None:
+        """Count the response in the metrics; end the upgrade's span with attributes of *caller*."""
         is_open = status == HTTPStatus.SWITCHING_PROTOCOLS
         trace_id = None if self._span is None else self._span.trace_id
         self._end_span(
-            {"http.response.status_code": int(status)}, error=None if is_open else str(status)
+            {"http.response.status_code": int(status), **caller},
+            error=None if is_open else str(status),
         )
         count_response(self._route, self._method, status, self._began_at, trace_id)
 

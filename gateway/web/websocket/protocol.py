@@ -26,8 +26,9 @@ import asyncio
 import enum
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from uvicorn.server import ServerState
@@ -156,6 +157,8 @@ class Accepted(NamedTuple):
     handler: WebSocketHandler
     subprotocol: str | None
     """None if the client offered none."""
+    attributes: Mapping[str, str] = MappingProxyType({})
+    """Attributes of the upgrade's span: who the client is."""
 
 
 class UpgradeHandler(Protocol):

@@ -205,6 +205,26 @@ async def test_it_may_end_in_the_middle_of_a_frame() -> None:
     assert [["a"], _NEVER, []] == seen
 
 
+async def test_an_acknowledgement_on_a_closing_socket_finds_its_message_lost() -> None:
+    """Not only after the close event, which may come later."""
+    async with module_client() as client:
+        seen = await client.run(
+            """
+            const s = subscribe({ topic: "t", channel: "c", WebSocket: Fake });
+            await turn();
+            const [socket] = Fake.made;
+            socket.open();
+            socket.deliver("a");
+            const { value } = await s[Symbol.asyncIterator]().next();
+            const { signal } = value;
+            socket.readyState = 2;
+            return [await value.finish(), signal.aborted, value.isAnswered, s.errors];
+            """
+        )
+
+    assert [False, True, True, []] == seen
+
+
 async def test_a_connection_that_does_not_open_is_given_up() -> None:
     """After 65 s, though its socket says nothing."""
     async with module_client() as client:
@@ -240,7 +260,6 @@ async def test_nothing_is_left_in_node() -> None:
 
 
 async def test_a_gateway_that_hangs_keeps_no_process() -> None:
-    """A socket that is given up is not waited for."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         await client.run("clock.stop()")
         peer = await subscribe_client(client, sockets)
@@ -287,7 +306,6 @@ globalThis.all = Promise.all([
 
 
 async def test_publishes_wait_for_a_connection_in_their_order() -> None:
-    """And each for its own answer."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         await client.run(BEGIN + _FOUR, {})
         peer = await sockets.subscribed()

@@ -23,7 +23,6 @@ TEXT = "żółć 漢字 🐇\u2028"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(gateway: RunningGateway) -> AsyncIterator[ModuleClient]:
-    """Return Node with the module, and the gateway as its address."""
     async with module_client(gateway.url) as client:
         yield client
 

@@ -15,7 +15,6 @@ STATIC = ROOT / "gateway" / "web" / "site" / "static"
 
 @pytest.fixture
 def package() -> dict[str, Any]:
-    """Return package.json."""
     package: dict[str, Any] = json.loads((STATIC / "package.json").read_text())
     return package
 

@@ -118,7 +118,6 @@ async def test_a_secret_that_is_refused_at_once_ends_it() -> None:
 
 @pytest.mark.parametrize("secret", ["", None])
 async def test_no_secret_is_no_auth(secret: str | None) -> None:
-    """What is empty is not said."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         peer = await subscribe_client(client, sockets, secret=secret)
         await client.run("s.publish('t', 'x')")

@@ -83,7 +83,6 @@ async def test_no_timer_is_in_the_way_of_an_answer() -> None:
     "answer,cmd", [("finish()", "FIN"), ("requeue(5)", "REQ"), ("touch()", "TOUCH")]
 )
 async def test_an_answer_is_true_once_the_gateway_has_taken_it(answer: str, cmd: str) -> None:
-    """Before that it is not settled."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         peer = await subscribe_client(client, sockets)
         await peer.deliver("a")
@@ -162,7 +161,6 @@ async def test_an_answer_whose_connection_ends_is_false() -> None:
 
 
 async def test_an_answer_of_the_turn_in_which_a_connection_ends_is_false() -> None:
-    """It was not sent."""
     async with module_client() as client:
         seen = await client.run(
             """

@@ -41,7 +41,6 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
 
 def http(status: str, body: bytes) -> bytes:
-    """Return an HTTP response."""
     return b"HTTP/1.1 " + status.encode() + b"\r\nconnection: close\r\n\r\n" + body
 
 

@@ -11,9 +11,9 @@ from pydantic_settings import BaseSettings
 
 import gateway
 from gateway.cli.main import main
+from gateway.cli.operate import OPERATE_COMMANDS
 from gateway.credentials import Secret
-from gateway.settings.loader import UNSUPPORTED_NSQD_OPTIONS
-from gateway.settings.serve import BrokerSettings, ServeSettings
+from gateway.settings.serve import ServeSettings
 from tools.document_settings import PAGE, SECTIONS, names_of, page
 
 
@@ -40,11 +40,7 @@ def run(*args: str) -> int:
             ["192.0.2.1:1", "--management-listen"],
         ),
         (["serve", "--max-socket", "1"], 2, ["--max-socket", "--max-sockets"]),
-        (
-            ["serve", "--auth-http-address", "a:1"],
-            2,
-            ["--auth-http-address", "not supported", "AUTH"],
-        ),
+        (["serve", "--data-path", "messages"], 2, ["--data-path", "--broker-data-path"]),
         (["serve", "--auth-secret-file", "/nowhere"], 2, ["--auth-secret-file", "/nowhere"]),
         (["serve", "--static-dir", "/nowhere"], 2, ["--static-dir is '/nowhere'", "a folder"]),
         (["serve", "--static-dir", ""], 2, ["--static-dir is ''", "the path is empty"]),
@@ -72,7 +68,7 @@ def run(*args: str) -> int:
         (["pub", "t", "--auth-secret", "x y"], 2, ["--auth-secret", "visible ASCII"]),
         (["serve", "--listen", "0.0.0.0:8080"], 2, ["not loopback", "--embedded-broker"]),
         (["serve", "--config", "/nowhere.toml"], 2, ["/nowhere.toml", "TOML file"]),
-        (["broker", "-data-path=/tmp"], 2, ["--data-path", "not supported", "memory"]),
+        (["broker", "-data-path="], 2, ["--data-path", "name the folder"]),
         (["broker", "--tcp-address", "here"], 2, ["--tcp-address", "'here'", "host:port"]),
         (["broker", "-tcp-address=192.0.2.1:1"], 1, ["192.0.2.1:1", "cannot listen"]),
         (["broker", "-max-rdy-count", "-50"], 2, ["--max-rdy-count (flag)", "'-50'"]),
@@ -97,32 +93,21 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert f"nsq-gateway, version {gateway.__version__}\n" == capsys.readouterr().out
 
 
+def test_broker_tells_its_version_as_nsqd_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """`broker -version` works like `nsqd -version`, and names this program."""
+    assert 0 == run("broker", "-version")
+    expected = f"nsqd v1.3.0 (embedded in nsq-gateway {gateway.__version__})\n"
+    assert expected == capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
-    "command,name",
+    "command",
     [
-        (command, name)
-        for command, kind in (("serve", ServeSettings), ("broker", BrokerSettings))
-        for name in UNSUPPORTED_NSQD_OPTIONS
-        if name not in kind.model_fields
+        [],
+        *(["serve"], ["broker"], ["pub"], ["sub"], ["tail"]),
+        *([command.name] for command in OPERATE_COMMANDS),
     ],
 )
-def test_an_option_that_we_do_not_have_is_one_sentence(
-    command: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Unsupported options of nsqd are refused with the reason, never ignored."""
-    assert 2 == run(command, f"-{name.replace('_', '-')}=1")
-
-    errors = capsys.readouterr().err
-    assert (1, True) == (errors.count("\n"), UNSUPPORTED_NSQD_OPTIONS[name] in errors)
-
-
-def test_broker_tells_its_version_as_nsqd_does(capsys: pytest.CaptureFixture[str]) -> None:
-    """`broker -version` works like `nsqd -version`."""
-    assert 0 == run("broker", "-version")
-    assert gateway.__version__ in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", [[], ["serve"], ["broker"], ["pub"], ["sub"]])
 def test_help_has_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Every command's --help has lines to copy."""
     assert 0 == run(*command, "--help")
@@ -133,7 +118,6 @@ def test_help_has_examples(command: list[str], capsys: pytest.CaptureFixture[str
 def test_help_shows_default_range_and_variable(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each flag shows its default, allowed range and environment variable."""
     assert 0 == run(command, "--help")
 
     text = " ".join(capsys.readouterr().out.split())

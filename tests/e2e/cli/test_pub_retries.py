@@ -247,6 +247,7 @@ async def test_a_gateway_that_is_not_there_yet_is_waited_for() -> None:
 
 
 @pytest.mark.nsqd
+@pytest.mark.toxiproxy
 async def test_no_message_is_lost_on_a_network_that_fails_again_and_again() -> None:
     """With --at-least-once each message arrives, and duplicates are reported."""
     count, outages = 6_000, 3
@@ -282,7 +283,6 @@ async def _published(broker: KillableBroker, command: Shell, count: int) -> None
 
 
 async def _bodies(broker: KillableBroker) -> list[bytes]:
-    """Return the message bodies at *broker*, in order."""
     async with topic_stats(broker.http_address, TOPIC) as account:
         count = await account.message_count()
     return await bodies_of(broker.tcp_address, TOPIC, count)

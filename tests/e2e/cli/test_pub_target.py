@@ -48,7 +48,6 @@ async def asked_for(scripted: ScriptedGateway, *bodies: bytes) -> tuple[str, str
 
 
 async def refusal_of(said: ScriptedResponse) -> GatewayError:
-    """Return the exception for the response *said*."""
     async with scripted_gateway(said) as scripted, target_at(scripted.url) as target:
         with pytest.raises(GatewayError) as caught:
             await target.publish("t", [b"one"])

@@ -44,7 +44,6 @@ RAN_FOR_S = 3_600
 async def monitor(
     *http_addresses: str, discovery: Discovery = ALONE, timeout_s: float = 10.0
 ) -> AsyncIterator[ChannelMonitor]:
-    """Run a monitor with these HTTP addresses and those of *discovery*."""
     options = ChannelMonitorOptions(timeout_s=timeout_s)
     nodes = NsqdHttp(http_addresses, discovery, NsqdHttpOptions(max_answer_bytes=1_000_000))
     await nodes.start()
@@ -69,7 +68,6 @@ async def broker_of(kind: str) -> AsyncIterator[tuple[str, str]]:
 
 
 async def post(http_address: str, path: str, *query: tuple[str, bytes]) -> None:
-    """Send a POST for *path* to a broker."""
     nodes = NsqdHttp([http_address], ALONE)
     await nodes.start()
     (answer,) = await nodes.request_all(NodeRequest(method="POST", path=path, query=query))
@@ -133,7 +131,6 @@ async def test_a_process_that_was_started_since_knows_of_no_deletion(kind: str) 
 
 @pytest.mark.nsqd
 async def test_a_restart_without_its_data_is_no_deletion() -> None:
-    """Another process has the same addresses."""
     async with killable_broker("nsqd") as broker, monitor(broker.http_address) as asked:
         await make_channel(broker.http_address)
         since_s = asyncio.get_running_loop().time()
@@ -334,7 +331,6 @@ async def test_what_many_ask_at_once_goes_out_once(node: ScriptedLookupd) -> Non
 
 
 async def test_all_channels_of_a_topic_are_one_question(node: ScriptedLookupd) -> None:
-    """Deleting a topic deletes all its channels."""
     async with monitor(node.address) as asked:
         gone = await asyncio.gather(
             *(

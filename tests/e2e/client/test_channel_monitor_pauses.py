@@ -259,7 +259,6 @@ async def test_all_that_is_watched_is_one_question() -> None:
 
 @pytest.mark.nsqd
 async def test_a_watch_that_is_closed_is_told_nothing() -> None:
-    """An answer may arrive after the close."""
     async with real_nsqd() as nsqd, cluster(nsqd.http_address) as it:
         await it.make_channel()
         await it.post("/channel/pause", CHANNEL)

@@ -14,6 +14,7 @@ from gateway.errors import AlreadyResponded, InvalidRequest, NoBroker
 from gateway.protocol.commands import Finish, Ready, Requeue, StartClose, Touch
 from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import IdentifyResponse
+from tests.support.brokers.auth_broker import AuthBroker
 from tests.support.brokers.nsqd import real_nsqd
 from tests.support.brokers.scripted_broker import Peer, ScriptedBroker
 from tests.support.manual_clock import ManualClock, run_on, turn, until
@@ -41,8 +42,6 @@ async def subscribed(
 async def running(
     subscriber: Consumer, handle: Callable[[Delivery], object], *, concurrency: int = 1
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Have *subscriber* run a handler that calls *handle*."""
-
     async def handler(delivery: Delivery) -> None:
         handle(delivery)
 
@@ -194,7 +193,6 @@ async def test_what_came_too_often_is_given_up(broker: ScriptedBroker) -> None:
 
 
 async def test_a_list_is_all_that_one_read_brought(broker: ScriptedBroker) -> None:
-    """The list is finished with one call."""
     async with subscribed(broker) as (subscriber, peer):
         peer.send(messages(1, 2, 3))
         async for deliveries in subscriber.batches():
@@ -280,7 +278,6 @@ async def test_a_window_that_is_used_up_is_told(broker: ScriptedBroker) -> None:
 
 
 async def test_a_pause_is_a_window_of_0(broker: ScriptedBroker) -> None:
-    """The next window ends the pause."""
     async with subscribed(broker) as (subscriber, peer):
         subscriber.set_max_in_flight(0)
         subscriber.set_max_in_flight(7)
@@ -414,6 +411,22 @@ async def test_a_start_without_a_broker_leaves_nothing_open(broker: ScriptedBrok
 
 
 # What was read late
+
+
+async def test_a_second_broker_that_requires_auth_is_logged(broker: ScriptedBroker) -> None:
+    """`start` needs one broker only, so that it raises no error."""
+    guarded = AuthBroker()
+    await guarded.start()
+    expected = "nsqd requires AUTH and no secret is configured"
+    clock = ManualClock()
+    with capture_logs() as logs:
+        async with Consumer("t", "c", [broker.address, guarded.address]):
+            while expected not in {line["event"] for line in logs}:
+                await clock.advance(20.0)
+            clock.run_on()
+    await guarded.stop()
+
+    assert "warning" in {line["log_level"] for line in logs if line["event"] == expected}
 
 
 async def test_what_timed_out_unread_is_not_handed_out(broker: ScriptedBroker) -> None:

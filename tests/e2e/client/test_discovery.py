@@ -82,7 +82,6 @@ async def discovery(
     poll_interval_s: float = INTERVAL_S,
     poll_jitter: float = JITTER,
 ) -> AsyncIterator[Discovery]:
-    """Run a discovery that polls *lookupds*."""
     addresses = tuple(it if isinstance(it, str) else it.address for it in lookupds)
     options = LookupOptions(
         lookupd_http_addresses=addresses,
@@ -99,7 +98,6 @@ async def discovery(
 
 
 def ignore(addresses: frozenset[str]) -> None:
-    """Ignore the addresses."""
     del addresses
 
 
@@ -304,7 +302,6 @@ def test_a_text_in_place_of_a_list_of_addresses_is_refused(several: str) -> None
 
 @pytest.mark.parametrize("topic", ["a b", "a\nPUB b", "", "x" * 65])
 async def test_a_topic_that_is_no_name_is_not_looked_up(topic: str) -> None:
-    """No request is sent."""
     async with discovery() as found:
         with pytest.raises(InvalidRequest, match="not a valid topic name"):
             found.watch_topic(topic, ignore)
@@ -602,7 +599,6 @@ def test_a_secret_that_fits_no_header_is_fine_where_nobody_is_asked() -> None:
 
 
 async def publish(http_address: str, topic: str) -> None:
-    """Publish one message, which creates the topic."""
     async with httpx.AsyncClient() as http:
         answer = await http.post(f"http://{http_address}/pub?topic={topic}", content=b"1")
         answer.raise_for_status()

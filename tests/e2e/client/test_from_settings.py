@@ -29,7 +29,6 @@ RIGHT, WRONG = "the-right-secret", "the-wrong-secret"
 
 
 def access_of(**settings: Any) -> Any:  # noqa: ANN401 - a test names any setting
-    """Return the access read from *settings*."""
     return read_access(load(NsqdSettings, settings).settings)
 
 

@@ -48,7 +48,6 @@ def oracle() -> Oracle:
 
 @pytest.fixture
 def listener() -> SubscriptionListener:
-    """Return a listener that records its callbacks."""
     return SubscriptionListener()
 
 
@@ -179,7 +178,6 @@ async def test_a_topic_that_is_deleted_at_the_lookups_first_is_asked_about(
 async def test_a_broker_that_is_named_anew_is_subscribed_on_though_its_channel_was_gone(
     broker: ScriptedBroker, listener: SubscriptionListener, oracle: Oracle
 ) -> None:
-    """The topic has been created again."""
     oracle.answers.put_nowait(True)
     clock = ManualClock()
     async with scripted_lookupd(broker.address) as lookupd, AsyncExitStack() as life:

@@ -26,7 +26,6 @@ NAME = "nsqd.moving.test"
 async def status_of_publish(
     gateway: PreloadedGateway, topic: str, body: bytes = b"x", **query: int
 ) -> int:
-    """Return the status of a publish."""
     async with httpx.AsyncClient(trust_env=False) as http:
         params = {"topic": topic, **{name: str(value) for name, value in query.items()}}
         answer = await http.post(f"{gateway.url}/pub", content=body, params=params)

@@ -27,7 +27,6 @@ ROUNDS = 8
 
 
 async def status_of_publish(gateway: RunningGateway, topic: str) -> int:
-    """Return the status of a publish."""
     answer = await gateway.http.post("/pub", content=b"x", params={"topic": topic})
     return answer.status_code
 

@@ -70,7 +70,6 @@ async def test_an_unacceptable_frame_has_its_close_code(
 
 
 async def test_a_frame_at_the_bound_is_read(gateway: RunningGateway, topic: str) -> None:
-    """Its one command is answered."""
     command = b'{"cmd":"NOP","ref":1}'
     async with raw_websocket(gateway.sub_url(topic, "c")) as socket:
         await socket.read_frame()

@@ -136,7 +136,6 @@ async def test_connections_that_stay_idle_leave_files_for_probes_and_metrics(
 async def test_a_crowd_at_once_leaves_probes_alone(
     shared_broker: KillableBroker, topic: str
 ) -> None:
-    """Also while all of them come together."""
     async with with_few_files(shared_broker) as gateway, AsyncExitStack() as crowd:
         request = handshake(gateway.address, f"/sub?topic={topic}&channel=c")
         async with asyncio.TaskGroup() as group:

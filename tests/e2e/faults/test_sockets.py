@@ -101,7 +101,6 @@ async def refusal_of_late(client: SubscriberClient, delivery: str) -> Json:
 
 
 async def answer_to(client: SubscriberClient, delivery: str, ref: str) -> Json:
-    """FIN *delivery*, and return the response."""
     await client.send({"cmd": "FIN", "id": delivery, "ref": ref})
     return (await client.receive_until(ref))[-1]
 
@@ -175,7 +174,6 @@ class Crowd:
 
 
 async def probed(url: str, is_over: asyncio.Event) -> Counter[int]:
-    """Return what the probes were answered, until *is_over*."""
     answers: Counter[int] = Counter()
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http:
         while not is_over.is_set():

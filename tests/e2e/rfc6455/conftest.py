@@ -13,19 +13,16 @@ from tests.support.websocket.raw_socket import RawWebSocket, raw_websocket
 
 @pytest.fixture(scope="module")
 def gate() -> EchoUpgradeHandler:
-    """Return an upgrade handler that accepts every socket."""
     return EchoUpgradeHandler()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def address(gate: EchoUpgradeHandler) -> AsyncIterator[str]:
-    """Return the address of an echo server."""
     async with echo_server(gate) as address:
         yield address
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(address: str) -> AsyncIterator[RawWebSocket]:
-    """An open socket."""
     async with raw_websocket(f"ws://{address}/sub?") as raw:
         yield raw

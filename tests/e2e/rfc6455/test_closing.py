@@ -28,13 +28,11 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def handler(raw: RawWebSocket, gate: EchoUpgradeHandler) -> EchoHandler:
-    """Return the server's handler of the socket."""
     del raw
     return gate.handlers[-1]
 
 
 async def codes(handler: EchoHandler) -> list[int]:
-    """Return the close codes that the handler received."""
     await handler.gone.wait()
     return handler.codes
 

@@ -17,9 +17,10 @@ from gateway.errors import SettingsError, StartError
 from gateway.server.broker import BrokerService
 from gateway.server.runner import run_until_signal
 from gateway.server.service import Service
+from gateway.settings.broker import BrokerSettings
 from gateway.settings.fields import flag_name
-from gateway.settings.serve import BrokerSettings
 from tests.support.brokers.nsqd import real_nsqd, real_nsqlookupd
+from tests.support.gateways.access_file import access_file, api_key, grant
 from tests.support.gateways.free_port_settings import FREE, serve_settings
 from tests.support.gateways.gateway import poll_until
 from tests.support.gateways.programs import nsq_gateway
@@ -27,7 +28,6 @@ from tests.support.gateways.programs import nsq_gateway
 
 @asynccontextmanager
 async def taken_address() -> AsyncIterator[str]:
-    """Yield an address on which another socket listens."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -70,6 +70,19 @@ async def test_where_a_secret_is_wanted_the_start_says_how_to_bring_it() -> None
     assert "AUTH not enforced: the embedded broker accepts any secret" in [
         entry["event"] for entry in log
     ]
+
+
+async def test_the_start_says_which_file_decides(tmp_path: Path) -> None:
+    """With --access-file, the banner names it, and publishes with a token."""
+    path = access_file(tmp_path, api_key("alice", "key", grant("^t$", "publish", channels=())))
+    service = Service(serve_settings(access_file=path))
+
+    lines = await service.start()
+    await service.stop()
+
+    publish = "curl -H 'Authorization: Bearer TOKEN' -d 'hello'"
+    assert f"publish:    {publish} 'http://{service.address}/pub?topic=greetings'" in lines
+    assert f"access:     {path} says who may do what" in lines
 
 
 async def test_the_start_says_where_an_own_page_is(tmp_path: Path) -> None:

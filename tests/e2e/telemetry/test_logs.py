@@ -11,7 +11,6 @@ from gateway.telemetry import configure_logging, get_logger
 
 
 def test_without_a_word_from_the_program_lines_go_to_the_standard_librarys_logging() -> None:
-    """A program that only uses the client gets no lines on standard output."""
     program = (
         "import logging; logging.basicConfig(format='%(levelname)s %(name)s %(message)s');"
         "from gateway.telemetry import get_logger;"
@@ -41,7 +40,6 @@ def test_a_line_is_one_json_object_with_its_fields(capsys: pytest.CaptureFixture
 def test_the_standard_librarys_logging_goes_the_same_way(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """uvicorn uses the standard library's logging."""
     configure_logging("json", "warning")
 
     logging.getLogger("uvicorn.error").warning("it happened")
@@ -75,7 +73,6 @@ def test_the_console_form_is_for_people(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_is_below_the_level_is_not_even_put_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Below the level, values are not formatted."""
     configure_logging("json", "info")
 
     class Costly:

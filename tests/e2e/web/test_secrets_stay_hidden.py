@@ -1,4 +1,4 @@
-"""No secret is told: not in a log, a metric, an answer, a frame or a close."""
+"""No secret or token is told: not in a log, a metric, an answer, a frame or a close."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import base64
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -15,12 +16,16 @@ import pytest_asyncio
 from prometheus_client.exposition import generate_latest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from gateway.access.control import AccessControl
 from gateway.client.producer import Producer
 from gateway.credentials import Secret
 from gateway.telemetry import REGISTRY, configure_logging
 from gateway.web.auth import AccessPolicy
 from gateway.web.subscribe.upstream import DedicatedUpstream
 from tests.support.brokers.auth_broker import AuthBroker
+from tests.support.brokers.embedded_broker import embedded_broker
+from tests.support.gateways.access_file import TokenIssuer, api_key, grant, grant_claim
+from tests.support.gateways.moved_control import EPOCH, MovedControl
 from tests.support.gateways.public_port import public_port
 from tests.support.websocket.raw_socket import handshake, raw_socket
 from tests.support.websocket.subscriber_client import Json, open_socket, sub_url
@@ -42,12 +47,12 @@ class Told:
         self.texts.append(f"{answer.headers} {answer.text}")
         return answer.status_code
 
-    def leaks(self, text: str) -> list[str]:
-        """Return the secrets that were told, here or in *text*, plain or encoded."""
+    def leaks(self, text: str, secrets: Iterable[str] = SECRETS) -> list[str]:
+        """Return which of *secrets* were told, here or in *text*, plain or encoded."""
         everything = "\n".join([*self.texts, text])
         return [
             secret
-            for secret in SECRETS
+            for secret in secrets
             if any(form in everything for form in (secret, encoded(secret), repr(secret.encode())))
         ]
 
@@ -58,7 +63,6 @@ def encoded(secret: str) -> str:
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """Return the header that brings *secret*."""
     return {"Authorization": f"Bearer {secret}"}
 
 
@@ -178,10 +182,6 @@ async def be_revoked(told: Told, port: str, broker: AuthBroker) -> None:
 
 async def break_down(told: Told, port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Find a bug in the gateway, with a secret at hand: it is logged with its traceback."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise ValueError("a bug")
-
     monkeypatch.setattr(Producer, "begin", fail)
     async with httpx.AsyncClient(base_url=port, trust_env=False) as http:
         headers = bearer("dwrong-broken")
@@ -196,3 +196,68 @@ async def break_down(told: Told, port: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(DedicatedUpstream, "subscribe", join_or_fail)
     await visit(told, sub_url(port, "t", "c"), {"cmd": "AUTH", "secret": "dwrong-broken"})
+
+
+async def test_no_token_is_told(
+    tmp_path: Path, logged: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a part of one: by the access file, taken, renewed, refused, ended, and in a failure."""
+    told = Told()
+    issuer = TokenIssuer(tmp_path)
+    mine = grant_claim("^t$", "publish", "subscribe")
+    good, fresh, ended, early, elsewhere, doomed = (
+        issuer.token("alice", mine, now=EPOCH, **claims)
+        for claims in (
+            {"life_s": 60},
+            {"life_s": 120},
+            {"life_s": -1},
+            {"nbf": EPOCH + 600},
+            {"aud": "elsewhere"},
+            {"life_s": 30, "jti": "doomed"},
+        )
+    )
+    stranger = TokenIssuer(tmp_path, "https://stranger.example.com").token("x", mine, now=EPOCH)
+    head, payload, _ = good.split(".")
+    cut, unsigned = good[:-9], f"{head}.{payload}."
+    key, wrong_key = "fkey-of-a-worker", "gkey-of-nobody"
+    refused = (ended, early, elsewhere, stranger, cut, unsigned, wrong_key, f"{good}.{payload}")
+    entry = api_key("worker", key, grant(".*", "publish"))
+    control = MovedControl(tmp_path, issuer.entry, entry)
+    async with (
+        embedded_broker() as broker,
+        public_port([broker.tcp_address], access=AccessPolicy(control=control)) as port,
+        httpx.AsyncClient(base_url=port, trust_env=False) as http,
+    ):
+        url = sub_url(port, "t", "c")
+        for secret in (good, key, *refused):
+            for topic in ("t", "u"):
+                told.answer(await http.post(f"/pub?topic={topic}", headers=bearer(secret)))
+            await visit(told, url, headers=bearer(secret))
+            await visit(told, url, subprotocols=[f"nsq.auth.{encoded(secret)}", "nsq.json.v1"])
+            await visit(told, url, {"cmd": "AUTH", "secret": secret})
+            await visit(told, url, auth(good), auth(secret))
+        await visit(told, url, auth(good), auth(fresh))
+        async with open_socket(url, headers=bearer(doomed)) as client:
+            await client.receive()
+            control.now += 31
+            told.texts += [json.dumps(await client.receive()), str(await client.closed())]
+        monkeypatch.setattr(AccessControl, "identify", fail)
+        answer = await http.post("/pub?topic=t", content=b"x", headers=bearer(fresh))
+        assert httpx.codes.INTERNAL_SERVER_ERROR == told.answer(answer)
+        await visit(told, url, auth(fresh))
+    told.texts += [generate_latest(REGISTRY).decode(), repr(control), repr(Secret(good.encode()))]
+    captured = logged.readouterr()
+
+    assert "credential refused" in captured.err
+    assert any("the token has expired" in text for text in told.texts)
+    secrets = (good, fresh, doomed, key, *refused)
+    parts = {part for secret in secrets for part in secret.split(".")[1:] if part}
+    assert [] == told.leaks(captured.out + captured.err, {*secrets, *parts})
+
+
+def auth(secret: str) -> Json:
+    return {"cmd": "AUTH", "secret": secret}
+
+
+def fail(*_: object, **__: object) -> None:
+    raise ValueError("a bug")

@@ -32,7 +32,6 @@ def signals_kept() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["archive", "compact", "vacuum"])
 def test_help_has_examples_and_exit_statuses(name: str) -> None:
-    """--help works without Spark."""
     result = CliRunner().invoke(commands, ["pipeline", name, "--help"])
 
     assert 0 == result.exit_code

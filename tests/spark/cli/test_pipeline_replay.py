@@ -101,7 +101,6 @@ def test_on_a_terminal_it_is_asked(
     ],
 )
 def test_a_job_without_its_flags_is_wrong_use(command: click.Command, words: str) -> None:
-    """No job is started."""
     result = CliRunner().invoke(command, [])
 
     assert isinstance(result.exception, SettingRefused)

@@ -67,13 +67,11 @@ def continuity(output: dict[str, str], checkpoint: dict[str, str]) -> None:
 
 
 def settings_of(output: str, checkpoint: str) -> ArchiveSettings:
-    """Return the settings of an archive."""
     return load(ArchiveSettings, {"output": output, "checkpoint": checkpoint}).settings
 
 
 @pytest.mark.parametrize("output, checkpoint", [("", "/ck"), ("/out", "")])
 def test_both_folders_are_named(output: str, checkpoint: str) -> None:
-    """Neither folder has a default."""
     with pytest.raises(SettingRefused, match="is required"):
         check_folders(settings_of(output, checkpoint))
 
@@ -110,7 +108,6 @@ def test_a_checkpoint_that_is_behind_does_not_go_either() -> None:
 
 
 def test_a_checkpoint_of_another_query_does_not_go_however_far_it_is() -> None:
-    """The archive has the id of its query."""
     output = {"_spark_metadata/3": "", "_written_by.json": json.dumps({"query_id": "a"})}
 
     with pytest.raises(SettingRefused, match="another checkpoint"):
@@ -120,7 +117,6 @@ def test_a_checkpoint_of_another_query_does_not_go_however_far_it_is() -> None:
 
 
 def test_the_archive_records_its_query_from_the_first_on() -> None:
-    """The first query that writes is recorded."""
     files: dict[str, str] = {}
     query = cast("StreamingQuery", Started())
 

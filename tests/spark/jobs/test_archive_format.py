@@ -35,7 +35,6 @@ def make(folder: Path, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", MARKS)
 def test_the_format_is_detected_from_the_folder(tmp_path: Path, kind: str) -> None:
-    """Each format has a folder that no other has."""
     assert kind == format_of(LocalFolder(make(tmp_path, kind)))
 
 
@@ -47,7 +46,6 @@ def test_an_archive_of_an_earlier_version_is_one_of_files(tmp_path: Path) -> Non
 
 
 def test_an_empty_folder_and_none_have_no_format(tmp_path: Path) -> None:
-    """An archive of any format may start there."""
     (tmp_path / "metadata").write_text("a file")
 
     assert format_of(LocalFolder(str(tmp_path))) is None
@@ -66,7 +64,6 @@ def test_a_folder_of_this_machine_is_looked_into_before_spark_starts(
 
 
 def test_a_folder_of_a_store_cannot_be_looked_into_yet() -> None:
-    """Only Spark can read the store."""
     assert local_folder("s3a://bucket/archive") is None
     check_format(local_folder("s3a://bucket/archive"), "delta")
 
@@ -86,7 +83,6 @@ def test_an_archive_of_another_format_is_refused(tmp_path: Path, found: str, wan
 @pytest.mark.parametrize("kind, other", [("delta", "OPTIMIZE"), ("iceberg", "rewrite_data_files")])
 @pytest.mark.parametrize("flag", ["input", "output"])
 def test_tables_are_not_compacted(tmp_path: Path, kind: str, other: str, flag: str) -> None:
-    """The error has the alternative."""
     flags = {"input": "/in", "output": "/out", flag: make(tmp_path, kind)}
 
     with pytest.raises(SettingRefused, match=rf"--{flag} .* table.*{other} .*docs/pipeline-{kind}"):

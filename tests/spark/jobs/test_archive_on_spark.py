@@ -155,7 +155,6 @@ async def test_a_job_with_a_killed_jvm_reports_it_and_what_to_do(tmp_path: Path)
 
 
 def read_by_all(spark: SparkProgram, folder: Path) -> list[Row]:
-    """Return the rows that every reader finds in *folder*."""
     by_spark = [(topic, mid, body) for topic, mid, body in spark.call(rows_of_spark, str(folder))]
     assert by_spark == rows_of_duckdb(str(folder))
     assert by_spark == rows_of_pyarrow(str(folder))

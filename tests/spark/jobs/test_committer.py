@@ -41,12 +41,10 @@ def expected(*batches: list[dict[str, Any]]) -> list[Row]:
 
 
 def ids(rows: list[Row]) -> list[str]:
-    """Return the ids of *rows*."""
     return sorted(message_id for _, message_id, _ in rows)
 
 
 def parquet_files(folder: Path) -> set[Path]:
-    """Return the Parquet files in *folder*, staged ones too."""
     return {path for each in folder.glob("archive*") for path in each.rglob("part-*.parquet")}
 
 
@@ -131,7 +129,6 @@ def test_a_second_archive_cannot_write_the_same_batch(spark: SparkProgram, tmp_p
 
 @pytest.mark.java
 def test_the_last_hundred_records_are_kept(spark: SparkProgram, tmp_path: Path) -> None:
-    """A batch with a record is not written again."""
     assert ["100", "99"] == spark.call(write_batches, str(tmp_path), [0, 0, 99, 100])
     assert 3 == len(list((tmp_path / "archive").rglob("*.parquet")))
 

@@ -27,7 +27,6 @@ NOW = "2026-11-22T05:15:00Z"
 
 
 def read_by_all(spark: SparkProgram, folder: Path) -> list[Row]:
-    """Return the rows that every reader finds in *folder*."""
     by_spark = [(topic, mid, body) for topic, mid, body in spark.call(rows_of_spark, str(folder))]
     assert by_spark == rows_of_duckdb(str(folder))
     assert by_spark == rows_of_pyarrow(str(folder))

@@ -20,7 +20,6 @@ ENDS_AT = datetime(2026, 11, 22, 5, tzinfo=UTC)
 
 
 def file_of(name: str, folder: str = FOUR.folder, size_bytes: int = 10) -> SinkFile:
-    """Return a file of an archive."""
     return SinkFile(f"/archive/{folder}/{name}", size_bytes)
 
 
@@ -37,7 +36,6 @@ def test_files_belong_to_the_hour_of_their_folder() -> None:
 
 @pytest.mark.parametrize("late_s, expected", [(-1, (0, 1)), (0, (1, 0)), (3_600, (1, 0))])
 def test_an_hour_is_left_alone_until_it_is_settled(late_s: int, expected: tuple[int, int]) -> None:
-    """Until settle_s after its end."""
     now = ENDS_AT + timedelta(seconds=900 + late_s)
 
     found = plan_compaction({FOUR: [file_of("a")]}, {}, now, settle_s=900)
@@ -57,7 +55,6 @@ def test_the_time_is_known_when_the_first_hour_is_settled() -> None:
 
 
 def test_the_current_hour_can_be_included() -> None:
-    """So can an hour that has just ended."""
     five = ArchiveHour("2026-11-22", "05", "topic=t/date=2026-11-22/hour=05")
     hours = {FOUR: [file_of("a")], five: [file_of("b", five.folder)]}
 
@@ -68,7 +65,6 @@ def test_the_current_hour_can_be_included() -> None:
 
 
 def test_only_new_files_are_planned() -> None:
-    """An hour without new files is skipped."""
     five = ArchiveHour("2026-11-22", "03", "topic=t/date=2026-11-22/hour=03")
     hours = {FOUR: [file_of("b"), file_of("a")], five: [file_of("c", five.folder)]}
     done = {FOUR: ["b"], five: ["c"]}

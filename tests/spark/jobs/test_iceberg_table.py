@@ -44,7 +44,6 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 
 
 def settings_of(folder: Path, **given: str) -> ArchiveSettings:
-    """Return the settings of an archive whose table is in *folder*/table."""
     flags = {
         "output": f"{folder}/table",
         "format": "iceberg",
@@ -67,13 +66,11 @@ def test_a_missing_table_is_created(catalog: Catalog, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "t", "nsq.", ".t"])
 def test_a_table_has_a_namespace(tmp_path: Path, name: str) -> None:
-    """Every catalog requires a namespace."""
     with pytest.raises(SettingRefused, match=r"--iceberg-table: .*namespace\.table"):
         IcebergTable(settings_of(tmp_path, iceberg_table=name))
 
 
 def test_a_catalog_that_is_not_configured_is_refused(tmp_path: Path) -> None:
-    """The error has the page on configuration."""
     with pytest.raises(SettingRefused, match=r"--iceberg-catalog nowhere: .*pipeline-iceberg\.md"):
         IcebergTable(settings_of(tmp_path, iceberg_catalog="nowhere"))
 

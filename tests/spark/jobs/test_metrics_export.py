@@ -46,7 +46,6 @@ def of_file(**more: str) -> Callable[[Path], CompactSettings]:
 
 
 def failing() -> CompactionResult:
-    """Raise the error of a failed compaction."""
     raise JobFailed("an hour was not compacted")
 
 
@@ -176,7 +175,6 @@ def test_every_command_tells_of_its_run(
 
 @pytest.mark.parametrize("result", [JobResult.TERMINATED, JobResult.INTERRUPTED])
 def test_a_run_ended_by_a_signal_exports_nothing(result: JobResult, tmp_path: Path) -> None:
-    """Such a run neither failed nor succeeded."""
     path = tmp_path / "replay.prom"
     settings = load(ReplaySettings, {"metrics_textfile": str(path)}).settings
 

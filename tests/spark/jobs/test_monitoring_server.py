@@ -50,7 +50,6 @@ def test_the_answer_to_a_refused_host_names_the_accepted_ones() -> None:
 
 
 def test_a_silent_connection_delays_no_other() -> None:
-    """Each connection has a thread."""
     with management("127.0.0.1:0") as port:
         assert port.address is not None
         host, _, number = port.address.rpartition(":")
@@ -62,7 +61,6 @@ def test_a_silent_connection_delays_no_other() -> None:
 
 
 def test_it_listens_on_ipv6_too() -> None:
-    """The address has brackets."""
     with management("[::1]:0") as port:
         answer = httpx.get(f"http://{port.address}/livez", trust_env=False)
 
@@ -110,17 +108,14 @@ def test_a_port_in_use_is_reported_in_one_sentence() -> None:
 
 
 def archive(flags: Mapping[str, str]) -> None:
-    """Archive."""
     run_archive(load(ArchiveSettings, {**flags, "topic": "t", "output": "/o"}).settings)
 
 
 def metrics(flags: Mapping[str, str]) -> None:
-    """Publish metrics."""
     run_metrics(load(MetricsSettings, {**flags, "topic": "t"}).settings)
 
 
 def replay(flags: Mapping[str, str]) -> None:
-    """Replay."""
     settings = load(ReplaySettings, {**flags, "input": "/i"}).settings
     run_replay(settings, ReplayPrompt(is_confirmed=True), is_dry_run=False)
 

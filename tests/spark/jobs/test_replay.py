@@ -47,7 +47,6 @@ def test_invalid_settings_are_refused_before_spark_starts(
 
 
 def test_a_dry_run_needs_no_nsqd_and_no_checkpoint() -> None:
-    """A dry run does not publish."""
     check_replay(_settings(nsqd_tcp_address="", checkpoint=""), is_dry_run=True)
 
 

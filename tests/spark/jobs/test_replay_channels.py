@@ -18,7 +18,6 @@ def _settings(**given: str) -> ReplaySettings:
 
 
 async def test_without_an_http_address_no_nsqd_is_asked() -> None:
-    """A TCP address for publishing does not give the HTTP address."""
     settings = _settings(nsqd_tcp_address="127.0.0.1:1")
 
     assert NO_HTTP_ADDRESS == await find_channels(settings, {"orders"})

@@ -40,12 +40,10 @@ def _tally(topic: str, target: str) -> TopicPlan:
 def test_a_topic_goes_to_its_replay_topic_unless_another_is_named(
     topic: str, to_topic: str, target: str
 ) -> None:
-    """An ephemeral topic gets an ephemeral replay topic."""
     assert target == target_of(topic, to_topic, ".replay")
 
 
 def test_a_name_that_gets_too_long_is_refused_with_its_length() -> None:
-    """The error also has advice."""
     with pytest.raises(SettingRefused, match=r"^--to-topic: o+\.replay has 65 characters, .* 64"):
         target_of("o" * 58, "", ".replay")
 
@@ -65,7 +63,6 @@ def test_a_topic_that_is_no_name_is_shown_as_it_is() -> None:
 def test_rows_without_a_topic_are_refused_with_the_condition_that_leaves_them_out(
     to_topic: str,
 ) -> None:
-    """With and without --to-topic."""
     with pytest.raises(SettingRefused, match="--where 'topic IS NOT NULL'"):
         target_of(None, to_topic, ".replay")
 
@@ -79,7 +76,6 @@ def test_a_topic_without_channels_needs_no_confirmation() -> None:
 
 
 def test_the_archived_topic_is_asked_about_though_no_nsqd_could_be_asked() -> None:
-    """Also if the target is the topic of other rows."""
     topics = [_tally("orders", "refunds"), _tally("refunds", "refunds")]
 
     [reason] = reasons_to_confirm(topics, NO_HTTP_ADDRESS)
@@ -117,7 +113,6 @@ def test_a_checkpoint_is_of_the_replay_that_has_written_its_note() -> None:
     ],
 )
 def test_the_checkpoint_of_another_replay_is_refused(other: ReplayIdentity, words: str) -> None:
-    """The error has the difference."""
     with pytest.raises(SettingRefused, match=re.escape(words)):
         other.require_same(IDENTITY.as_text(), "/cp")
 
@@ -130,7 +125,6 @@ def test_a_note_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_an_error_of_spark_becomes_a_sentence() -> None:
-    """Without error class and SQLSTATE."""
     said = (
         "\n[PARSE_SYNTAX_ERROR] Syntax error at or near end of input. SQLSTATE: 42601 "
         "(line 1, pos 6)\n\n== SQL ==\nts >= \n------^^^\n"

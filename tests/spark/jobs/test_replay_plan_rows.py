@@ -35,6 +35,5 @@ def test_a_topic_and_a_body_are_enough() -> None:
 def test_a_folder_that_is_no_archive_is_refused_with_its_columns(
     schema: StructType, distinct: str, words: str
 ) -> None:
-    """Before rows are counted."""
     with pytest.raises(SettingRefused, match=re.escape(words)):
         require_columns(schema, _settings(distinct=distinct))

@@ -62,7 +62,6 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings_of(**given: object) -> QueryJobSettings:
-    """Return the settings of a job."""
     return load(QueryJobSettings, given).settings
 
 
@@ -88,7 +87,6 @@ def run(queries: Sequence[Query], **given: object) -> tuple[JobResult, list[Fail
 
 
 def test_a_query_that_ends_by_itself_is_done() -> None:
-    """As with --available-now."""
     assert (JobResult.DONE, []) == run([Query()])
 
 
@@ -135,8 +133,6 @@ def test_a_permanent_failure_ends_at_once() -> None:
 
 
 def test_a_lost_jvm_ends_the_job_at_once() -> None:
-    """No query can be started without it."""
-
     def start() -> Query:
         raise ConnectionRefusedError
 
@@ -155,7 +151,6 @@ def test_a_lost_jvm_ends_the_job_at_once() -> None:
 def test_a_lost_jvm_is_reported_with_its_exit(
     monkeypatch: pytest.MonkeyPatch, program: str, said: str
 ) -> None:
-    """The error has the exit of the JVM, and advice."""
     with subprocess.Popen(["/bin/sh", "-c", program]) as process:
         gateway = SimpleNamespace(proc=process)
         monkeypatch.setattr(SparkContext, "_gateway", gateway)
@@ -202,7 +197,6 @@ def test_our_error_at_the_start_is_raised_unchanged() -> None:
     [(signal.SIGTERM, JobResult.TERMINATED), (signal.SIGINT, JobResult.INTERRUPTED)],
 )
 def test_a_signal_stops_the_query(number: signal.Signals, expected: JobResult) -> None:
-    """Signal handlers are restored."""
     query = Query(ends=False)
     before = signal.getsignal(number)
 
@@ -218,7 +212,6 @@ def test_a_signal_stops_the_query(number: signal.Signals, expected: JobResult) -
 
 
 def test_the_batch_in_work_may_finish() -> None:
-    """The query is stopped only after the batch."""
     query = Query(ends=False)
     looks = 0
 
@@ -243,7 +236,6 @@ def test_the_batch_in_work_may_finish() -> None:
 
 
 def test_a_batch_that_takes_too_long_is_not_waited_for() -> None:
-    """The wait is limited by --stop-wait-s."""
     query = Query(ends=False)
     query.status = {"isTriggerActive": True}
 
@@ -257,8 +249,6 @@ def test_a_batch_that_takes_too_long_is_not_waited_for() -> None:
 
 
 def test_a_signal_ends_the_pause_before_the_next_start() -> None:
-    """The job ends at once."""
-
     def on_restart(failure: Failure) -> None:
         del failure
         signal.raise_signal(signal.SIGTERM)

@@ -15,7 +15,6 @@ from gateway.settings.pipeline import ArchiveSettings, JobSettings
 
 
 def settings_of(**given: object) -> ArchiveSettings:
-    """Return the settings of an archive."""
     return load(ArchiveSettings, {"topic": "t", "nsqd_tcp_address": "x:1"} | given).settings
 
 
@@ -71,7 +70,6 @@ def test_asynchronous_progress_is_refused_with_the_reason() -> None:
 
 
 def test_the_master_is_a_setting_of_spark() -> None:
-    """It replaces spark.master of --spark-conf."""
     given = {"spark_conf": "spark.master=local[9], spark.x.y=a=b", "master": "local[1]"}
 
     expected = {"spark.master": "local[1]", "spark.x.y": "a=b"}
@@ -80,7 +78,6 @@ def test_the_master_is_a_setting_of_spark() -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return a copy of the environment that a test may change."""
     changed = {"PATH": os.environ["PATH"]}
     monkeypatch.setattr(os, "environ", changed)
     return changed
@@ -112,7 +109,6 @@ def test_a_secret_by_flag_is_refused_under_spark_submit(environment: dict[str, s
 def test_a_secret_that_the_jvm_has_too_is_taken_under_spark_submit(
     environment: dict[str, str],
 ) -> None:
-    """Both processes had it in their environment."""
     environment |= {"PYSPARK_GATEWAY_PORT": "1", "NSQ_GATEWAY_AUTH_SECRET": "hush"}
 
     session._export_secret(settings_of(auth_secret="hush"))

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.java
 
 
 def test_texts_are_read_as_they_were_written_last(spark: SparkProgram, tmp_path: Path) -> None:
-    """No draft is left."""
     expected = [None, "née\n", "13", True, "note,rows", f"file:{tmp_path}/notes"]
 
     assert expected == spark.call(spark_replays.use_storage, f"{tmp_path}/notes/")

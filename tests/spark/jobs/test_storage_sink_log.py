@@ -21,19 +21,16 @@ def log(*lines: str) -> str:
 
 
 def paths(log_files: dict[str, str]) -> list[str]:
-    """Return the paths of the committed files."""
     return [file.path for file in files_of(log_files, log_files.__getitem__)]
 
 
 def test_each_batch_adds_its_files() -> None:
-    """In numeric order of the batches."""
     files = {"10": log(entry("s3a://b/c")), "9": log(entry("s3a://b/a"), entry("s3a://b/b"))}
 
     assert ["s3a://b/a", "s3a://b/b", "s3a://b/c"] == paths(files)
 
 
 def test_a_compact_entry_replaces_earlier_ones() -> None:
-    """Earlier entries may still exist."""
     files = {
         "8": log(entry("s3a://b/old")),
         "9.compact": log(entry("s3a://b/a")),

@@ -28,7 +28,6 @@ AGE_S = 100_000
 
 
 def ids(folder: Path) -> list[str]:
-    """Return the ids that DuckDB reads from *folder*."""
     return [message_id for _, message_id, _ in rows_of_duckdb(str(folder))]
 
 
@@ -115,6 +114,5 @@ def test_a_foreign_folder_is_left_alone(spark: SparkProgram, tmp_path: Path) -> 
     ],
 )
 def test_wrong_folders_are_refused(flags: dict[str, str], message: str) -> None:
-    """Before Spark starts."""
     with pytest.raises(SettingRefused, match=message):
         check_folders(load(VacuumSettings, flags).settings)

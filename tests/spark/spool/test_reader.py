@@ -20,7 +20,6 @@ MIB = 1_048_576
 
 
 def spooled(folder: Path, **options: str) -> dict[str, str]:
-    """Return the options of a stream with a spool in *folder*."""
     return {"ackMode": "spool", "spoolDir": str(folder)} | options
 
 

@@ -30,7 +30,6 @@ _WAIT_S = 60.0
 def spool(
     folder: Path, *, max_bytes: int = 64 * MIB, retention_s: float = 0
 ) -> Iterator[SpoolStore]:
-    """Open the spool in *folder*."""
     options = SpoolOptions(
         folder=folder, max_bytes=max_bytes, retention_s=retention_s, lock_wait_s=0
     )
@@ -50,7 +49,6 @@ def append(store: SpoolStore, *bodies: bytes, topic: str = "t") -> Position:
 
 
 def bodies(store: SpoolStore, start: Position, end: Position) -> list[bytes]:
-    """Return the bodies between two positions."""
     parts = list(store.read(start, end))
     return [body for batch in decode(parts) for body in batch.column("body").to_pylist()]
 
@@ -114,7 +112,6 @@ def test_a_batch_of_long_messages_is_short(tmp_path: Path) -> None:
 
 
 def test_unneeded_segments_are_removed(tmp_path: Path) -> None:
-    """Segments before the one that the checkpoint refers to."""
     with spool(tmp_path, max_bytes=MIB) as store:
         ends = [append(store, b"x" * 150_000) for _ in range(4)]
         store.release(ends[1])
@@ -184,7 +181,6 @@ def test_a_segment_that_was_never_made_is_no_damage(tmp_path: Path) -> None:
 
 
 def flip(path: Path, byte: int) -> None:
-    """Change a byte of *path*."""
     data = bytearray(path.read_bytes())
     data[byte] ^= 1
     path.write_bytes(data)

@@ -16,8 +16,10 @@ async def embedded_broker(
     options: BrokerOptions = _FREE, *, has_http: bool = False
 ) -> AsyncIterator[Broker]:
     """Run a broker with these *options* on free ports; HTTP only on request."""
-    http_address = "127.0.0.1:0" if has_http else ""
-    broker = Broker(replace(options, tcp_address="127.0.0.1:0", http_address=http_address))
+    http = "127.0.0.1:0" if has_http else ""
+    broker = Broker(
+        replace(options, tcp_address="127.0.0.1:0", http_address=http, https_address=http)
+    )
     await broker.start()
     try:
         yield broker

@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.support.brokers.nsqd import real_nsqd
 from tests.support.gateways.programs import nsq_gateway
 
-_EMBEDDED_LISTENS = r"broker \(in memory\): TCP (\S+), HTTP (\S+)"
+EMBEDDED_LISTENS = r"broker \(.+\): TCP (\S+), HTTP (\S+)"
+"""What ``nsq-gateway broker`` prints when it listens; its groups are the two addresses."""
 _BELOW_EPHEMERAL_PORTS = range(20_000, 30_000)
 """Ports below Linux's default ephemeral range, so that a stopped broker's port stays free."""
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -35,25 +36,27 @@ _PORTS = _ports()
 class KillableBroker:
     """nsqd, or ``nsq-gateway broker``; make one with `killable_broker`."""
 
-    def __init__(self, kind: str, life: AsyncExitStack) -> None:
+    def __init__(self, kind: str, life: AsyncExitStack, *flags: str) -> None:
         self._kind = kind
+        self._flags = flags
         self._life = life
-        self._pid = 0
+        self.pid = 0
         self._signal: Callable[[signal.Signals], None] = _ignore
         self._ended: Callable[[], Awaitable[int | None]] | None = None
         self.tcp_address = f"127.0.0.1:{free_port()}"
         self.http_address = f"127.0.0.1:{free_port()}"
 
     async def start(self) -> None:
-        """Start, for the first time or again; nothing of an earlier life is left."""
-        flags = (f"--tcp-address={self.tcp_address}", f"--http-address={self.http_address}")
+        """Start, for the first time or again; without a data path, nothing is left."""
+        addresses = f"--tcp-address={self.tcp_address}", f"--http-address={self.http_address}"
+        flags = (*addresses, *self._flags)
         if self._kind == "nsqd":
             process = (await self._life.enter_async_context(real_nsqd(*flags))).process
-            self._pid, self._signal, self._ended = process.pid, process.send_signal, process.wait
+            self.pid, self._signal, self._ended = process.pid, process.send_signal, process.wait
             return
         program = await self._life.enter_async_context(nsq_gateway("broker", *flags))
-        self._pid, self._signal, self._ended = program.pid, program.signal, program.ended
-        await program.said(_EMBEDDED_LISTENS)
+        self.pid, self._signal, self._ended = program.pid, program.signal, program.ended
+        await program.said(EMBEDDED_LISTENS)
 
     async def kill(self) -> None:
         """Kill the broker with SIGKILL; return once it has ended."""
@@ -65,7 +68,7 @@ class KillableBroker:
     def freeze(self) -> None:
         """Stop by SIGSTOP: connections stay, nothing is answered from now on."""
         self._signal(signal.SIGSTOP)
-        while not all(_is_stopped(thread) for thread in Path(f"/proc/{self._pid}/task").glob("*")):
+        while not all(_is_stopped(thread) for thread in Path(f"/proc/{self.pid}/task").glob("*")):
             pass  # a thread that runs takes the signal at its next step
 
     def thaw(self) -> None:
@@ -87,10 +90,10 @@ def _ignore(number: signal.Signals) -> None:
 
 
 @asynccontextmanager
-async def killable_broker(kind: str) -> AsyncIterator[KillableBroker]:
-    """Run a broker of *kind*, ``nsqd`` or ``embedded``, in a subprocess."""
+async def killable_broker(kind: str, *flags: str) -> AsyncIterator[KillableBroker]:
+    """Run a broker of *kind*, ``nsqd`` or ``embedded``, in a subprocess, with these *flags*."""
     async with AsyncExitStack() as life:
-        broker = KillableBroker(kind, life)
+        broker = KillableBroker(kind, life, *flags)
         await broker.start()
         try:
             yield broker

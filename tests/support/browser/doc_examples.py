@@ -20,7 +20,6 @@ def section(text: str, title: str) -> str:
 
 
 def blocks(language: str, text: str = DOCUMENT) -> list[str]:
-    """Return the code blocks in a language."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 

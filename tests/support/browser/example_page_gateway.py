@@ -10,8 +10,7 @@ from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
 
 
 def gateway_with_pages(
-    folder: Path, broker: KillableBroker
+    folder: Path, broker: KillableBroker, *flags: str
 ) -> AbstractAsyncContextManager[RunningGateway]:
-    """Run a gateway that serves *folder* at /."""
     addresses = [broker.tcp_address], [broker.http_address]
-    return gateway_with_nsqd(*addresses, f"--static-dir={folder}")
+    return gateway_with_nsqd(*addresses, f"--static-dir={folder}", *flags)

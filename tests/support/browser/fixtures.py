@@ -48,7 +48,6 @@ PAIRED = pytest.mark.parametrize(
     params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in BROWSERS],
 )
 def browser_name(request: pytest.FixtureRequest) -> str:
-    """Return which browser it is: what asks for one runs with both."""
     assert isinstance(request.param, str)
     return request.param
 
@@ -73,7 +72,6 @@ async def visits(running_browsers: Browsers, browser_name: str) -> AsyncIterator
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(visits: Visits) -> Visitor:
-    """Return a visitor at a desk, in light."""
     return await visits(DESK)
 
 
@@ -88,7 +86,6 @@ async def pages() -> AsyncIterator[BrowserPage]:
 async def allowing(
     shared_broker: KillableBroker, pages: BrowserPage
 ) -> AsyncIterator[RunningGateway]:
-    """Return a gateway whose sockets the page may open."""
     async with gateway_with_nsqd(
         [shared_broker.tcp_address],
         [shared_broker.http_address],

@@ -284,7 +284,6 @@ def scaled_module(folder: Path, *changes: tuple[str, str]) -> Path:
 
 
 async def run_page(gateway: RunningGateway, seed: str, module: Path, *, faults: int) -> History:
-    """Return the history of a page with *faults* network faults drawn from *seed*."""
     chance = Random(seed)
     topic = f"model-{chance.getrandbits(64):x}"
     bodies = [f"{topic}-{number}" for number in range(_MESSAGES)]

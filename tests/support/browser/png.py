@@ -40,7 +40,6 @@ def compressed(png: bytes) -> bytes:
 
 
 def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the name and the data of each chunk."""
     at = len(_SIGNATURE)
     while at < len(png):
         length, kind = struct.unpack_from(">I4s", png, at)
@@ -49,7 +48,6 @@ def _chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _rows(filtered: bytes, width: int) -> Iterator[bytes]:
-    """Yield the bytes of each row with its filter undone."""
     length = width * _BYTES_OF_A_PIXEL
     above = bytearray(length + _BYTES_OF_A_PIXEL)
     for start in range(0, len(filtered), length + 1):

@@ -22,6 +22,8 @@ VERSIONS = tuple(f"1.{minor}" for minor in range(30, 38))
 """The versions of Kubernetes that the chart is for."""
 
 _MAX_NAME = 63
+# A label of its pods has the name, "-" and a hash of ten characters.
+_MAX_STATEFUL_SET_NAME = 52
 _EMPTY: tuple[Any, ...] = (None, [], {})
 
 
@@ -54,6 +56,31 @@ def restricted(render: Render) -> list[str]:
             for name in ("automountServiceAccountToken", "enableServiceLinks")
             if pod["spec"].get(name) is not False
             and not (name.startswith("automount") and is_allowed_a_token(pod, render))
+        ]
+    return lines
+
+
+def stateful_sets(render: Render) -> list[str]:
+    """Return what makes a StatefulSet of one pod fail: its name, its Service, its volumes."""
+    lines = []
+    headless = {
+        each["metadata"]["name"]
+        for each in render.of("Service")
+        if each["spec"].get("clusterIP") == "None"
+    }
+    for each in render.of("StatefulSet"):
+        name, spec = each["metadata"]["name"], each["spec"]
+        if len(name) > _MAX_STATEFUL_SET_NAME:
+            lines.append(f"{name!r} is longer than {_MAX_STATEFUL_SET_NAME}")
+        if spec["serviceName"] not in headless:
+            lines.append(f"{spec['serviceName']} is no headless Service")
+        if spec["replicas"] > 1:
+            lines.append(f"{spec['replicas']} pods, each with messages of its own")
+        # Kubernetes refuses every later change of these.
+        lines += [
+            f"a claim has the labels {claim['metadata']['labels']}"
+            for claim in spec.get("volumeClaimTemplates", [])
+            if claim["metadata"].get("labels")
         ]
     return lines
 
@@ -91,10 +118,9 @@ def unrendered_templates(render: Render) -> list[str]:
 
 
 def selectors(render: Render) -> list[str]:
-    """Return selectors that select other pods than those of the Deployment."""
-    deployment = render.one("Deployment")["spec"]
-    labels = deployment["template"]["metadata"]["labels"]
-    wanted = deployment["selector"]["matchLabels"]
+    workload = render.workload["spec"]
+    labels = workload["template"]["metadata"]["labels"]
+    wanted = workload["selector"]["matchLabels"]
     found: list[tuple[str, Json]] = [
         (f"Service {each['metadata']['name']}", each["spec"]["selector"])
         for each in render.of("Service")
@@ -144,7 +170,7 @@ def public(render: Render) -> list[str]:
 def seconds(render: Render) -> list[str]:
     """Return timeouts that are too short for what they must cover."""
     settings = settings_of(render)
-    spec, pod = render.one("Deployment")["spec"], render.pod
+    spec, pod = render.workload["spec"], render.pod
     sleep = (
         render.gateway.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     )
@@ -156,7 +182,7 @@ def seconds(render: Render) -> list[str]:
         lines.append(f"grace of {grace} s, {sleep} s of sleep, {end_s} s of drain, 5 s to spare")
     probe = render.gateway["startupProbe"]
     step = grace + spec["minReadySeconds"] + probe["periodSeconds"] * probe["failureThreshold"]
-    if spec["progressDeadlineSeconds"] < step:
+    if spec.get("progressDeadlineSeconds", step) < step:
         lines.append(f"{spec['progressDeadlineSeconds']} s for a step of {step} s")
     ping_s = settings.ping_interval_s + settings.ping_timeout_s
     if settings == settings.model_copy(update=DEFAULT_PINGS) and ping_s > PROXY_IDLE_S:
@@ -186,8 +212,12 @@ def mounts(render: Render) -> list[str]:
         if str(value).startswith("/etc/nsq-gateway/")
         and not any(str(value).startswith(f"{place}/") for place in places)
     ]
+    if given.get("broker_data_path") not in (None, *places):
+        lines.append(f"broker_data_path is {given['broker_data_path']}, which is not mounted")
     mounted = {each["name"] for each in render.gateway["volumeMounts"]}
+    claimed = render.workload["spec"].get("volumeClaimTemplates", [])
     volumes = {each["name"] for each in render.pod["volumes"]}
+    volumes |= {each["metadata"]["name"] for each in claimed}
     return lines + [f"volume {name}" for name in sorted(mounted - volumes)]
 
 
@@ -198,13 +228,16 @@ def ports(render: Render) -> list[str]:
         "http": int(given["listen"].rpartition(":")[2]),
         "management": int(given["management_listen"].rpartition(":")[2]),
     }
+    if "auth_listen" in given:
+        wanted["auth"] = int(given["auth_listen"].rpartition(":")[2])
     found = {each["name"]: each["containerPort"] for each in render.gateway["ports"]}
     return [] if wanted == found else [f"{found} are not {wanted}"]
 
 
 def strategies(render: Render) -> list[str]:
     """Return rolling-update settings without a rolling update, which Kubernetes rejects."""
-    strategy = render.one("Deployment")["spec"]["strategy"]
+    spec = render.workload["spec"]
+    strategy = spec.get("strategy") or spec["updateStrategy"]
     rolls = strategy["type"] == "RollingUpdate"
     return [] if rolls or {"type"} == strategy.keys() else [f"{strategy}"]
 
@@ -225,6 +258,7 @@ def variables(render: Render) -> list[str]:
 CHECKS: tuple[Check, ...] = (
     schemas,
     restricted,
+    stateful_sets,
     job_files,
     job_pods,
     names,
@@ -241,12 +275,10 @@ CHECKS: tuple[Check, ...] = (
 
 
 def all_findings(render: Render) -> Iterator[str]:
-    """Yield the findings of all CHECKS."""
     for check in CHECKS:
         yield from (f"{check.__name__}: {line}" for line in check(render))
 
 
 def default_values() -> Json:
-    """Return the values of helm/values.yaml."""
     values: Json = yaml.safe_load((HELM / "values.yaml").read_text())
     return values

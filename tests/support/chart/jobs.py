@@ -24,7 +24,7 @@ def pods(render: Render) -> list[tuple[Json, str]]:
         name = f"{kind}/{each['metadata']['name']}"
         if kind == "Pod":
             found.append((each, name))
-        elif kind == "Deployment":
+        elif kind in ("Deployment", "StatefulSet"):
             found.append((spec["template"], name))
         elif kind == "CronJob":
             found.append((spec["jobTemplate"]["spec"]["template"], name))
@@ -58,7 +58,7 @@ def bare_pods(render: Render) -> list[Json]:
             "spec": pod["spec"],
         }
         for pod, owner in pods(render)
-        if owner.partition("/")[0] not in ("Pod", "Deployment", "CronJob")
+        if owner.partition("/")[0] not in ("Pod", "Deployment", "StatefulSet", "CronJob")
     ]
 
 

@@ -48,7 +48,6 @@ _PROFILES = {"RuntimeDefault", "Localhost"}
 
 
 def violations(metadata: Json, spec: Json) -> list[str]:
-    """Return the violations in a pod, one per line."""
     return [*_of_pod(metadata, spec), *_of_containers(spec)]
 
 

@@ -31,7 +31,6 @@ _LISTENING = r'msg="Listening on" address=(\S+)'
 
 
 def promtool_binary() -> Path | None:
-    """Return the path of promtool, or None if it is not installed."""
     return _binary("promtool")
 
 

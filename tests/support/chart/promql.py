@@ -22,6 +22,7 @@ import gateway.pipeline.jobs.monitoring
 import gateway.server.service
 import gateway.server.workers.supervisor
 from gateway.telemetry import REGISTRY
+from tests.support.brokers.stats_answers import broker_metrics
 
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
 # Every metric is registered where its module is imported.
@@ -39,7 +40,7 @@ def metric_names() -> frozenset[str]:
         family.name + suffix
         for family in REGISTRY.collect()
         for suffix in _SUFFIXES.get(family.type, ("",))
-    )
+    ) | {sample.name for family in broker_metrics() for sample in family.samples}
 
 
 def parsed(expression: str) -> Expr:
@@ -48,14 +49,12 @@ def parsed(expression: str) -> Expr:
 
 
 def nodes(tree: Expr) -> Iterator[Expr]:
-    """Return all nodes of *tree*, parents first."""
     found: list[Expr] = []
     promql_parser.walk(tree, found.append)
     return iter(found)
 
 
 def metrics_of(tree: Expr) -> set[str]:
-    """Return the names of the metrics in the expression."""
     return {node.name or "" for node in nodes(tree) if isinstance(node, VectorSelector)}
 
 
@@ -69,7 +68,6 @@ class Selector(NamedTuple):
 
 
 def selectors_of(tree: Expr) -> list[Selector]:
-    """Return the selectors of *tree*, also those of ranges."""
     return [
         Selector(
             name=node.name or "",

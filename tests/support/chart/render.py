@@ -70,9 +70,15 @@ class Render:
         return text
 
     @property
+    def workload(self) -> Json:
+        """The Deployment, or the StatefulSet, that has the gateway's pods."""
+        (found,) = [*self.of("Deployment"), *self.of("StatefulSet")]
+        return found
+
+    @property
     def pod(self) -> Json:
-        """The pod of the Deployment."""
-        spec: Json = self.one("Deployment")["spec"]["template"]["spec"]
+        """The pod of the gateway."""
+        spec: Json = self.workload["spec"]["template"]["spec"]
         return spec
 
     @property
@@ -85,8 +91,13 @@ class Render:
     @property
     def service(self) -> Json:
         """The public Service."""
-        (found,) = self.of("Service", lambda each: each["spec"].get("clusterIP") != "None")
-        return found
+        (found,) = [
+            each
+            for each in self.of("Service", lambda each: _component(each) == "gateway")
+            if each["spec"].get("clusterIP") != "None"
+        ]
+        service: Json = found
+        return service
 
     @property
     def toml(self) -> str:
@@ -96,9 +107,13 @@ class Render:
         return text
 
 
-def _is_of_pipeline(found: Json) -> bool:
+def _component(found: Json) -> str:
     labels = found["metadata"].get("labels") or {}
-    return bool(labels.get("app.kubernetes.io/component") == "pipeline")
+    return str(labels.get("app.kubernetes.io/component", ""))
+
+
+def _is_of_pipeline(found: Json) -> bool:
+    return _component(found) == "pipeline"
 
 
 @cache
@@ -130,7 +145,6 @@ def render(values: Json, *, release: str = RELEASE, namespace: str = NAMESPACE) 
 
 
 def scenario(name: str) -> Json:
-    """Return the values of one of the SCENARIOS."""
     values: Json = yaml.safe_load(SCENARIOS[name].read_text())
     return values
 

@@ -91,11 +91,7 @@ def any_values() -> st.SearchStrategy[Json]:
 def mended(values: Json, settings: Json) -> Json:
     """Add to *values* what enabled features require, and remove what they forbid."""
     found = merged(default_values(), MINIMAL_VALUES, values, {"settings": settings})
-    if found["broker"]["embedded"]:
-        found["autoscaling"]["enabled"] = found["keda"]["enabled"] = False
-        found["replicaCount"] = min(found["replicaCount"], 1)
-        found["settings"]["nsqd_tcp_address"] = None
-        found["pipeline"]["jobs"] = {}
+    _mend_broker(found)
     found["pipeline"]["networkPolicy"]["extraEgress"] = _API
     _mend_scaling(found)
     if found["serviceMonitor"]["enabled"]:
@@ -111,9 +107,36 @@ def mended(values: Json, settings: Json) -> Json:
             found["networkPolicy"][peers] = found["networkPolicy"][peers] or _PEER
     if found["secrets"]["nsqdTls"]["keyKey"]:
         found["secrets"]["nsqdTls"]["certKey"] = "tls.crt"
-    if found["broker"]["embedded"]:
-        found["secrets"]["nsqdTls"]["name"] = ""
+    _mend_access(found)
     return found
+
+
+def _mend_access(found: Json) -> None:
+    access = found["access"]
+    if access["secret"]["name"] or access["configMap"]["name"]:
+        access["content"] = ""
+    if access["secret"]["name"]:
+        access["configMap"]["name"] = ""
+    has_file = access["content"] or access["secret"]["name"] or access["configMap"]["name"]
+    if not has_file:
+        found["authServer"]["enabled"] = False
+    if found["authServer"]["port"] in (8_080, 8_081):
+        found["authServer"]["port"] = 4_180
+    found["networkPolicy"]["authFrom"] = found["networkPolicy"]["authFrom"] or _PEER
+
+
+def _mend_broker(found: Json) -> None:
+    if not found["broker"]["embedded"]:
+        found["broker"]["persistence"]["enabled"] = False
+        return
+    found["autoscaling"]["enabled"] = found["keda"]["enabled"] = False
+    found["replicaCount"] = min(found["replicaCount"], 1)
+    found["settings"]["nsqd_tcp_address"] = None
+    found["pipeline"]["jobs"] = {}
+    found["secrets"]["nsqdTls"]["name"] = ""
+    if found["broker"]["persistence"]["enabled"]:
+        # In the default memory, messages leave room for the sockets of the default and no more.
+        found["settings"]["max_sockets"] = min(found["settings"].get("max_sockets", 1_000), 1_000)
 
 
 def _mend_scaling(found: Json) -> None:

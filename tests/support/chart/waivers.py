@@ -14,7 +14,7 @@ from typing import Any
 from tests.support.chart.render import Json
 from tests.support.chart.tools import Finding
 
-_GATEWAY = r"^(Deployment|Pod)\.(?!.*-job-)(?!.*-test\b)"
+_GATEWAY = r"^(Deployment|StatefulSet|Pod)\.(?!.*-job-)(?!.*-test\b)"
 _JOB = r"-job-"
 _TEST = r"-test\b"
 

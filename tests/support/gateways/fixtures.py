@@ -55,7 +55,6 @@ def warm_topic(gateway: RunningGateway) -> str:
 
 @pytest.fixture
 def topic() -> str:
-    """Return a topic that no other test uses."""
     return f"t-{uuid4().hex}"
 
 
@@ -68,6 +67,5 @@ async def shared_broker(kind: str) -> AsyncIterator[KillableBroker]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def broker(kind: str) -> AsyncIterator[KillableBroker]:
-    """Return a broker of the test's own, in a process that may be killed."""
     async with killable_broker(kind) as broker:
         yield broker

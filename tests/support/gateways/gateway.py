@@ -12,6 +12,7 @@ from uuid import uuid4
 import httpx
 
 from tests.support.gateways.programs import Program, nsq_gateway
+from tests.support.http.plain import NO_TLS
 from tests.support.websocket.subscriber_client import (
     Json,
     SubscriberClient,
@@ -40,10 +41,14 @@ class RunningGateway:
     ) -> None:
         self.program = program
         self.url, self.management_url = urls
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=_WAIT_S, trust_env=False)
+        self.http = httpx.AsyncClient(
+            base_url=self.url, timeout=_WAIT_S, trust_env=False, verify=NO_TLS
+        )
         self.warm_topics: list[str] = []
         """Topics that have had a channel "c" from the start; see `warm_up`."""
         self._broker_http = broker_http
+        self.broker_http_address = broker_http.base_url.netloc.decode()
+        """HTTP host:port of the broker that the counts come from."""
 
     @property
     def address(self) -> str:
@@ -192,7 +197,9 @@ async def gateway_alone(
 async def _opened(program: Program, broker_http_address: str) -> AsyncIterator[RunningGateway]:
     announced = await program.said(_ANNOUNCED)
     url = f"http://{broker_http_address}"
-    async with httpx.AsyncClient(base_url=url, timeout=_WAIT_S, trust_env=False) as broker_http:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=_WAIT_S, trust_env=False, verify=NO_TLS
+    ) as broker_http:
         running = RunningGateway(program, (announced[1], announced[2]), broker_http)
         async with running.http:
             yield running

@@ -20,6 +20,7 @@ from gateway.web.http.server_state import HttpLimits, HttpServerState
 from gateway.web.origins import OriginPolicy
 from gateway.web.proxies import TrustedProxies
 from gateway.web.websocket.protocol import WebSocketServerState
+from tests.support.http.plain import NO_TLS
 
 _WAIT_S = 60.0
 
@@ -57,14 +58,15 @@ async def public_http(
     await listener.start(create_app(AppContext(origins=origins)), http=partial(HttpProtocol, port))
     url = f"http://{listener.address}"
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=_WAIT_S, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=url, timeout=_WAIT_S, trust_env=False, verify=NO_TLS
+        ) as http:
             yield PublicHttp(listener.address, http, listener)
     finally:
         await listener.stop()
 
 
 def only_connection(served: PublicHttp) -> HttpProtocol:
-    """Return the one that is open."""
     server = served.listener._server
     assert server is not None
     (connection,) = set[object](server.server_state.connections)

@@ -17,7 +17,7 @@ from gateway.web.http.protocol import HttpProtocol
 from gateway.web.http.publish import PublishHandler
 from gateway.web.http.server_state import HttpServerState
 from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
-from gateway.web.subscribe.socket import SocketPublishing
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.websocket.protocol import WebSocketServerState
 
 MIB = 1_048_576

@@ -63,12 +63,16 @@ class Shell:
 
 @asynccontextmanager
 async def shell(
-    *arguments: str, stdout: int = PIPE, stderr: int = PIPE, settings: Settings | None = None
+    *arguments: str,
+    stdin: int = PIPE,
+    stdout: int = PIPE,
+    stderr: int = PIPE,
+    settings: Settings | None = None,
 ) -> AsyncIterator[Shell]:
     """
     Run ``nsq-gateway`` with *arguments*, and *settings* in its environment; stop it at the end.
 
-    *stdout* and *stderr* are file descriptors, where a test has its own.
+    *stdin*, *stdout* and *stderr* are file descriptors, where a test has its own.
     """
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)
@@ -76,7 +80,7 @@ async def shell(
     process = await asyncio.create_subprocess_exec(
         _COMMAND,
         *arguments,
-        stdin=PIPE,
+        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         env=environment

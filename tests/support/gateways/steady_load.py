@@ -144,7 +144,6 @@ async def _close_at(end: asyncio.Event, connection: ClientConnection) -> None:
 
 
 async def _is_set(event: asyncio.Event, within_s: float) -> bool:
-    """Return whether *event* is set within the time."""
     try:
         async with asyncio.timeout(within_s):
             await event.wait()

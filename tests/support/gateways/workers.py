@@ -20,7 +20,6 @@ TWO = ("0", "1")
 
 @asynccontextmanager
 async def gateway_with_two_workers(*flags: str) -> AsyncIterator[RunningGateway]:
-    """Run a gateway with two workers and their embedded broker."""
     async with gateway_alone("--workers=2", "--log-format=json", *flags) as gateway:
         yield gateway
 
@@ -33,7 +32,6 @@ async def pid_of(program: Program, worker: int, *, other_than: int = 0) -> int:
 
 
 async def get_management(gateway: RunningGateway, path: str) -> tuple[int, str]:
-    """Return a response of the management port."""
     async with httpx.AsyncClient(
         base_url=gateway.management_url, timeout=_WAIT_S, trust_env=False
     ) as client:

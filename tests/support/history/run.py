@@ -142,7 +142,6 @@ async def the_broker_is_stopped(place: HistorySystem, chance: Random) -> None:
 
 
 async def the_gateway_is_killed(place: HistorySystem, _chance: Random) -> None:
-    """Kill the gateway (SIGKILL), and restart it."""
     await place.end_gateway(signal.SIGKILL)
     await place.start_gateway()
 

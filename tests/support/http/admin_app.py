@@ -15,7 +15,7 @@ from gateway.credentials import Secret
 from gateway.web.admin.merge import GatewayIdentity
 from gateway.web.admin.routes import AdminContext, admin_router
 from gateway.web.app import AppContext, create_app
-from gateway.web.auth import AdminAccess
+from gateway.web.auth import AccessPolicy, AdminAccess
 from tests.support.http.asgi import http_client
 from tests.support.manual_clock import until
 
@@ -39,6 +39,8 @@ class AdminAppOptions:
     is_closed: bool = False
     looks_for_auth: bool = False
     """Probe the nodes' own configuration for AUTH."""
+    policy: AccessPolicy | None = None
+    """With an access file, who may administer what."""
     options: NsqdHttpOptions = field(default_factory=NsqdHttpOptions)
 
 
@@ -63,6 +65,7 @@ async def admin_app(
                 setup.secret,
                 is_closed=lambda: setup.is_closed,
                 probe_auth=AuthProbe(nodes).probe_auth if setup.looks_for_auth else _no,
+                policy=setup.policy,
             ),
             identity=IDENTITY,
         )

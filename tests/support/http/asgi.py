@@ -38,7 +38,6 @@ class Exchange:
 def http_scope(
     method: str, path: str, *, query: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> dict[str, Any]:
-    """Return the scope of an HTTP request."""
     return {
         "type": "http",
         "method": method,

@@ -52,7 +52,6 @@ def _head(method: bytes, target: bytes, *headers: bytes, version: bytes = b"1.1"
 
 
 def _chunked(rng: random.Random, body: bytes) -> bytes:
-    """Return *body* in chunks, with optional extensions between them."""
     parts = []
     while body:
         size = rng.randint(1, min(len(body), 40))
@@ -220,7 +219,6 @@ _KINDS: Sequence[tuple[int, Callable[[random.Random, int], Request]]] = (
 
 
 def draw_stream(rng: random.Random) -> list[Request]:
-    """Return the requests of one connection, in order."""
     weights = [weight for weight, _ in _KINDS]
     kinds = [kind for _, kind in _KINDS]
     count = rng.choice([1, 2, 3, 5, 8, 100 if rng.random() < 0.1 else 4])
@@ -228,7 +226,6 @@ def draw_stream(rng: random.Random) -> list[Request]:
 
 
 def draw_cuts(rng: random.Random, stream: bytes) -> list[bytes]:
-    """Return *stream* cut into pieces, as a network may cut it."""
     way = rng.choice(["whole", "bytes", "few", "many"])
     if way == "whole" or len(stream) < 2:
         return [stream]

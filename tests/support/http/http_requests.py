@@ -42,27 +42,22 @@ def request(
 
 
 def post(target: str | bytes, body: bytes = b"", *headers: str | bytes) -> bytes:
-    """Return a POST."""
     return request("POST", target, body, *headers)
 
 
 def get(target: str | bytes, *headers: str | bytes) -> bytes:
-    """Return a GET without a body."""
     return request("GET", target, None, *headers)
 
 
 def pub(query: str | bytes = "topic=<topic>", body: bytes = b"x", *headers: str | bytes) -> bytes:
-    """Return a POST /pub."""
     return post(b"/pub?" + _encoded(query), body, *headers)
 
 
 def mpub(query: str | bytes = "topic=<topic>", body: bytes = b"x", *headers: str | bytes) -> bytes:
-    """Return a POST /mpub."""
     return post(b"/mpub?" + _encoded(query), body, *headers)
 
 
 def chunked(target: str | bytes, *chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
-    """Return a POST with a body in *chunks*."""
     head = request("POST", target, None, "Transfer-Encoding: chunked")
     return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + end
 
@@ -80,7 +75,6 @@ def topic_of(name: str) -> str:
 
 
 def with_topic(name: str, talk: Talk) -> tuple[bytes, ...]:
-    """Return the pieces of *talk* with its topic filled in from *name*."""
     pieces = (talk,) if isinstance(talk, bytes) else talk
     return tuple(piece.replace(TOPIC, topic_of(name).encode()) for piece in pieces)
 

@@ -110,7 +110,6 @@ def check_publishes(
 
 
 def unknown_outcomes(posted: Iterable[PublishAttempt], stored: Counter[bytes]) -> tuple[int, int]:
-    """Return the number of messages with unknown outcome: stored, and not stored."""
     unknown = [
         body
         for publish in posted

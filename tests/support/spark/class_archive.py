@@ -38,7 +38,6 @@ def archive() -> Path | None:
 
 
 def java_options() -> str:
-    """Return the options of the tests' JVMs."""
     found = archive()
     if found is None or not found.is_file():
         return _SMALL

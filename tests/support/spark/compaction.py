@@ -58,7 +58,6 @@ def archive_old_batch(spark: SparkSession, folder: str, rows: list[dict[str, Any
 
 
 def stream_of(spark: SparkSession, folder: str, rows: list[dict[str, Any]]) -> DataFrame:
-    """Return a stream of *rows* and all rows of earlier calls for *folder*."""
     incoming = Path(folder) / "incoming"
     incoming.mkdir(exist_ok=True)
     name = incoming / f"{len(list(incoming.iterdir()))}.json"
@@ -88,19 +87,16 @@ def compact_at(
 
 
 def rows_of_spark(spark: SparkSession, folder: str) -> list[Row]:
-    """Return the rows in *folder* as Spark reads them."""
     rows = spark.read.parquet(folder).selectExpr("topic", "id", "cast(body as string) body")
     return sorted((each.topic, each.id, each.body) for each in rows.collect())
 
 
 def rows_of_duckdb(folder: str) -> list[Row]:
-    """Return the rows in *folder* as DuckDB reads them."""
     files = f"{folder}/**/*.parquet"
     query = "select topic, id, decode(body) from read_parquet(?, hive_partitioning = true)"
     return sorted(duckdb.execute(query, [files]).fetchall())
 
 
 def rows_of_pyarrow(folder: str) -> list[Row]:
-    """Return the rows in *folder* as pyarrow reads them."""
     table = ds.dataset(folder, partitioning="hive").to_table(columns=["topic", "id", "body"])
     return sorted((each["topic"], each["id"], each["body"].decode()) for each in table.to_pylist())

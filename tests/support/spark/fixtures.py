@@ -45,6 +45,5 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[KillableBroker
 
 @pytest.fixture
 async def http(broker: KillableBroker) -> AsyncIterator[httpx.AsyncClient]:
-    """Return an HTTP client of the broker, on which the channel exists."""
     async with channel_of(broker) as client:
         yield client

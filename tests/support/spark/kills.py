@@ -238,7 +238,6 @@ async def until(is_so: Callable[[], Awaitable[bool] | bool]) -> None:
 
 
 async def _is_set(event: asyncio.Event, within_s: float) -> bool:
-    """Return whether *event* is set within the time."""
     try:
         async with asyncio.timeout(within_s):
             await event.wait()

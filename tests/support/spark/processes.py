@@ -57,7 +57,6 @@ def kill(pid: int) -> None:
 
 
 def wait_for_end(pid: int, most_s: float = _EXIT_TIMEOUT_S) -> bool:
-    """Return whether *pid* ends within the time."""
     try:
         watched = os.pidfd_open(pid)
     except ProcessLookupError:

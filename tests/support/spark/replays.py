@@ -269,7 +269,6 @@ class Consumer:
 
 @asynccontextmanager
 async def consumer(nsqd: RealNsqd, topic: str, channel: str = "c") -> AsyncIterator[Consumer]:
-    """Subscribe to *channel* of *topic*."""
     host, port = nsqd.tcp_address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
     subscribed = Consumer(reader, writer)

@@ -21,7 +21,6 @@ _WINDOW = 2_500
 
 
 def record_batch(**columns: pa.Array | Sequence[object]) -> pa.RecordBatch:
-    """Return an Arrow batch of these columns."""
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -37,7 +36,6 @@ def numbered(count: int, *, size: int = 1_000) -> list[pa.RecordBatch]:
 
 
 def schema_of(batch: pa.RecordBatch) -> StructType:
-    """Return Spark's types of *batch*."""
     schema = StructType()
     for field in batch.schema:
         schema.add(field.name, from_arrow_type(field.type))
@@ -53,14 +51,12 @@ def writer_for(options: Mapping[str, str], batch: pa.RecordBatch) -> NsqBatchWri
 
 
 async def write(options: Mapping[str, str], split_rows: Sequence[pa.RecordBatch]) -> Published:
-    """Publish *batches* in one task."""
     return await write_from(options, split_rows[0], split_rows)
 
 
 async def write_from(
     options: Mapping[str, str], first: pa.RecordBatch, split_rows: Iterable[pa.RecordBatch]
 ) -> Published:
-    """Publish *batches*, which have the schema of *first*, and may be a generator."""
     iterator: Iterator[pa.RecordBatch] = iter(split_rows)
     return await asyncio.to_thread(writer_for(options, first).write, iterator)
 

@@ -38,7 +38,6 @@ def call(method: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
 
 
 def reader_of(broker: Broker, **options: str) -> NsqStreamReader:
-    """Return a reader of topic "t" of *broker*, with *options*."""
     given = {"topic": "t", "channel": CHANNEL, "nsqdTcpAddress": broker.tcp_address} | options
     return NsqDataSource(given).streamReader(StructType())
 
@@ -117,7 +116,6 @@ class Stream:
 
 @asynccontextmanager
 async def http_of(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield an HTTP client of *broker*."""
     url = f"http://{broker.http_address}"
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
         yield http

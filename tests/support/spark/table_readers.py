@@ -24,7 +24,6 @@ def _spark(package: str, extra: dict[str, str] | None = None) -> Any:  # noqa: A
 
 
 def delta_by_spark(table: str, where: str) -> list[Any]:
-    """Return the rows that Spark reads."""
     extra = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

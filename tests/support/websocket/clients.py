@@ -170,12 +170,10 @@ async def socket_client(library: Library, wish: SocketRequest) -> AsyncIterator[
 
 
 def go_client() -> Path | None:
-    """Return the path of the Go client, or None if it is not built."""
     return _found("go-socket-client")
 
 
 def node_clients() -> Path | None:
-    """Return the folder of the Node clients, or None without them or without Node."""
     clients = _BUILT_BY_MAKE / "node" / "client.mjs"
     return clients if clients.exists() and shutil.which("node") else None
 

@@ -45,17 +45,14 @@ _REGISTRY: Registry[Any] = Registry().with_resource(
 
 
 def commands() -> dict[str, Json]:
-    """Return the schema of each command, by its verb."""
     return {name: payload_of(name) for name in MESSAGES if name.isupper()}
 
 
 def payload_of(message: str) -> Json:
-    """Return the schema of a message of the contract."""
     return resolved(MESSAGES[message]["payload"])
 
 
 def resolved(node: Json) -> Json:
-    """Return the target of *node*'s reference, or *node*."""
     while "$ref" in node:
         found: Json = SOCKET_CONTRACT
         for part in node["$ref"].removeprefix("#/").split("/"):
@@ -86,7 +83,6 @@ def contract_errors(message: str, payload: Json) -> list[str]:
 
 
 def gateway_contract_errors(received: Json) -> list[str]:
-    """Return how an object from the gateway breaks the contract."""
     return contract_errors(message_of(received), received)
 
 

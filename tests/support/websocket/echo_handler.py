@@ -88,7 +88,6 @@ class EchoUpgradeHandler:
 
 
 def echo_websockets(gate: EchoUpgradeHandler | None = None, **options: Any) -> WebSocketServerState:  # noqa: ANN401
-    """Return the state of a WebSocket server without pings, except for *options*."""
     settings: dict[str, Any] = {
         "max_frame_bytes": MAX_FRAME_BYTES,
         "ping_interval_s": None,

@@ -111,7 +111,6 @@ class Expected(NamedTuple):
 
 
 def serial_of(message: Json) -> int:
-    """Return the serial of a delivery."""
     return int(message["body"].partition(":")[0])
 
 

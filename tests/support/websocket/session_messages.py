@@ -23,12 +23,10 @@ def message_id(number: int) -> bytes:
 
 
 def message(number: int, body: bytes = b"body", *, attempts: int = 1) -> Message:
-    """Return message *number*."""
     return Message(TIMESTAMP_NS, attempts, message_id(number), body)
 
 
 def messages(*numbers: int) -> list[Message]:
-    """Return messages *numbers*."""
     return [message(number) for number in numbers]
 
 
@@ -50,12 +48,10 @@ def read(session: Session, now: float) -> list[Json]:
 
 
 def delivery_ids(objects: Iterable[Json]) -> list[str]:
-    """Return the ids of the messages among *objects*."""
     return [each["id"] for each in objects if each["type"] == "message"]
 
 
 def command(cmd: str, **members: object) -> str:
-    """Return a command as a client sends it."""
     return json.dumps({"cmd": cmd, **members})
 
 

@@ -13,14 +13,14 @@ from gateway.errors import GatewayError
 from gateway.protocol.frames import Message
 from gateway.protocol.identify import AuthResponse, IdentifyResponse
 from gateway.session.types import SessionOptions
-from gateway.web.auth import AccessPolicy
+from gateway.web.auth import ANONYMOUS, AccessPolicy
 from gateway.web.rate_limit import PublishRateLimiter
 from gateway.web.subscribe.connection_limits import SocketsBuffer, UnauthenticatedLimit
 from gateway.web.subscribe.fanout import FanoutRegistry
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.reauth import Reauthenticator
 from gateway.web.subscribe.socket import (
     SocketOptions,
-    SocketPublishing,
     SubscribeContext,
     SubscriberSocket,
 )
@@ -59,6 +59,10 @@ class FakeUpstream:
         if self.failure is not None:
             raise self.failure
         self._socket.on_source_opened(1, IdentifyResponse())
+
+    def renew_secret(self, secret: Secret | None) -> None:
+        """Record the secret."""
+        self.secret = secret
 
     def add_source(self, source: int, answer: IdentifyResponse) -> AuthResponse | None:
         """Count the source, which requires no AUTH."""
@@ -126,7 +130,7 @@ class SubscriberFixture:
         """Record the call."""
         self.here.append(socket)
 
-    def acquire_secret(self, socket: SubscriberSocket, secret: Secret) -> None:
+    def acquire_caller(self, socket: SubscriberSocket) -> None:
         """Accept any secret."""
 
     def on_socket_closed(self, socket: SubscriberSocket) -> None:
@@ -165,7 +169,6 @@ class SubscriberFixture:
 
 
 def message(number: int, size_bytes: int = 5) -> Message:
-    """Return a message."""
     return Message(number, 1, IDS[number], b"x" * size_bytes)
 
 
@@ -174,7 +177,7 @@ async def subscribed(
 ) -> tuple[FixtureSubscriber, RecordingWebSocket]:
     """Return an open, subscribed socket; its client has read the SUB frame."""
     socket = house.new_socket(**options)
-    await socket.open(None)
+    await socket.open(ANONYMOUS)
     web = RecordingWebSocket()
     socket.on_open(web)
     assert ["SUB"] == [line["cmd"] for line in web.take()]

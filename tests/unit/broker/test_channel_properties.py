@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -96,6 +98,24 @@ class ChannelMachine(RuleBasedStateMachine):
         held = self.channel.depth + self.channel.in_flight_count + self.channel.deferred_count
         assert self.published == held + len(self.finished)
         assert held * (OVERHEAD_BYTES + 1) == self.context.memory.used_bytes
+
+    @invariant()
+    def peek_shows_each_message_once_and_in_order(self) -> None:
+        """The queue comes first, then all others, the earliest deadline or due time first."""
+        channel, used_bytes = self.channel, self.context.memory.used_bytes
+        due = {message.id: until for until, _, message in channel._deferred}
+
+        peeked = list(channel.peek())
+
+        states = Counter(each.state.value for each in peeked)
+        counts = (channel.depth, channel.in_flight_count, channel.deferred_count)
+        assert counts == (states["queued"], states["in_flight"], states["deferred"])
+        assert list(channel._queue) == [each.message for each in peeked[: channel.depth]]
+        later = [each.message for each in peeked[channel.depth :]]
+        times = [due.get(message.id, message.deadline) for message in later]
+        assert sorted(times) == times
+        assert len(peeked) == len({each.message.id for each in peeked})
+        assert used_bytes == self.context.memory.used_bytes
 
     @invariant()
     def nothing_is_overdue(self) -> None:

@@ -18,6 +18,7 @@ from gateway.protocol.commands import (
     Finish,
     Identify,
     MultiPublish,
+    MultiPublishStart,
     Nop,
     Publish,
     Ready,
@@ -27,7 +28,7 @@ from gateway.protocol.commands import (
     Touch,
 )
 from gateway.protocol.connection import ViolationReceived
-from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
+from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame
 from tests.support.brokers.broker_core import context, moment_at, mpub_bodies, receivers
 
 UNKNOWN = b"0123456789abcdef"
@@ -68,18 +69,18 @@ def scene() -> Scene:
 
 def test_identify_with_negotiation_returns_the_options(scene: Scene) -> None:
     """Then the connection is read on."""
-    response, resume = scene.say(scene.client(), Identify(OFFER))
+    (resume,) = scene.say(scene.client(), Identify(OFFER))
 
-    assert isinstance(response, Response)
-    answer = msgspec.json.decode(response.data)
-    assert (5_000, 7, ResumeParsing()) == (answer["msg_timeout"], answer["sample_rate"], resume)
+    assert isinstance(resume, ResumeParsing)
+    answer = msgspec.json.decode(resume.response.data)
+    assert (5_000, 7, None) == (answer["msg_timeout"], answer["sample_rate"], resume.codec)
 
 
 def test_identify_without_negotiation_is_ok(scene: Scene) -> None:
     """Its values hold all the same."""
     client = scene.client()
 
-    assert [OK, ResumeParsing()] == scene.say(client, Identify(b'{"msg_timeout":5000}'))
+    assert [ResumeParsing(OK)] == scene.say(client, Identify(b'{"msg_timeout":5000}'))
     assert 5.0 == client.consumer.msg_timeout_s
 
 
@@ -120,6 +121,27 @@ def test_subscribing_without_heartbeats_is_refused(scene: Scene) -> None:
     error = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
     assert [error, Disconnect()] == scene.say(client, Subscribe("t", "c"))
     assert {} == scene.registry.topics
+
+
+def test_heartbeats_are_asked_for_before_the_names_of_sub(scene: Scene) -> None:
+    """As in nsqd; the error of any other command stays."""
+    client = scene.client()
+    scene.say(client, Identify(b'{"heartbeat_interval":-1}'))
+
+    for error, code, description in (
+        (("E_BAD_TOPIC", "SUB topic name"), "E_INVALID", "cannot SUB with heartbeats disabled"),
+        (("E_BAD_TOPIC", "PUB topic name"), "E_BAD_TOPIC", "PUB topic name"),
+    ):
+        violated = ViolationReceived(RemoteProtocolError(*error))
+        effects = scene.handler.handle(client, [violated], moment_at(0))
+
+        assert [ErrorFrame(code, description), Disconnect()] == effects
+
+
+def test_the_line_of_an_mpub_makes_the_topic(scene: Scene) -> None:
+    """It is there even if the body never comes."""
+    assert [] == scene.say(scene.client(), MultiPublishStart("t"))
+    assert ["t"] == list(scene.registry.topics)
 
 
 def test_subscribing_to_a_full_channel_is_refused() -> None:

@@ -71,6 +71,29 @@ async def test_ping_is_ok(broker: Broker) -> None:
     assert "x-nsq-content-type" not in answer.headers
 
 
+class _Sick(Broker):
+    """A broker whose store has failed."""
+
+    def health(self) -> str | None:
+        """Return the failure."""
+        return "no space left on device"
+
+
+async def test_an_error_of_the_store_is_shown_by_ping_and_stats() -> None:
+    """As plain text without nsqd's header, and as the health."""
+    broker = _Sick(BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0"))
+    await broker.start()
+    try:
+        ping = await get(broker, "/ping")
+        stats = json.loads((await get(broker, "/stats?format=json")).body)
+    finally:
+        await broker.stop()
+
+    error = "NOK - no space left on device"
+    assert (500, error.encode(), error) == (ping.status, ping.body, stats["health"])
+    assert "x-nsq-content-type" not in ping.headers
+
+
 async def test_a_publish_reaches_a_consumer(broker: Broker) -> None:
     """Answered OK with nsqd's header."""
     async with v2_peer(broker.tcp_address) as consumer:
@@ -100,6 +123,24 @@ async def test_mpub_publishes_one_message_a_line(broker: Broker) -> None:
 
     topic = await topic_stats(broker, "t")
     assert (200, 3, 6) == (answer.status, topic["message_count"], topic["message_bytes"])
+
+
+async def test_mpub_of_no_message_is_ok(broker: Broker) -> None:
+    """The topic is there afterwards, also one with a channel."""
+    await post(broker, "/topic/create?topic=t")
+    await post(broker, "/channel/create?topic=t&channel=c")
+
+    answer = await post(broker, "/mpub?topic=t", b"\n\n")
+
+    assert (200, b"OK") == (answer.status, answer.body)
+    assert 0 == (await topic_stats(broker, "t"))["message_count"]
+
+
+async def test_a_fragment_is_a_part_of_the_name(broker: Broker) -> None:
+    """As in Go: otherwise an ephemeral topic would lose its suffix, and be a lasting one."""
+    await post(broker, "/topic/create?topic=t#ephemeral")
+
+    assert "t#ephemeral" == (await topic_stats(broker, "t%23ephemeral"))["topic_name"]
 
 
 async def test_mpub_takes_binary_bodies(broker: Broker) -> None:
@@ -267,7 +308,7 @@ async def test_info_has_the_addresses_of_the_broker() -> None:
     [
         ("max_msg_size", 200, b"10"),
         ("max_req_timeout", 200, b"3600000000000"),
-        ("broadcast_address", 200, b""),
+        ("tls_cert", 200, b""),
         ("nothing", 400, b'{"message":"INVALID_OPTION"}'),
     ],
 )

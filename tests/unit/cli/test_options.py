@@ -1,12 +1,17 @@
 """Settings as flags: nsqd's spelling, and values that begin with a dash."""
 
+import json
+
 import pytest
 
 from gateway.cli.main import commands
 from gateway.cli.options import as_json_values, flags_given, format_value
 from gateway.credentials import Secret
+from gateway.errors import SettingsError
 from gateway.settings.loader import load
 from gateway.settings.serve import ServeSettings
+
+SNAPPY: dict[str, object] = {"snappy": True}
 
 
 def parsed(*args: str) -> dict[str, object]:
@@ -29,6 +34,16 @@ def parsed(*args: str) -> dict[str, object]:
             ["-broadcast-address", "-x", "-msg-timeout=1s"],
             {"broadcast_address": "-x", "msg_timeout": "1s"},
         ),
+        (["-snappy=false", "--deflate=T"], {"snappy": False, "deflate": True}),
+        (["-snappy", "-no-deflate"], {"snappy": True, "deflate": False}),
+        (["-snappy", "-broadcast-address=-deflate"], SNAPPY | {"broadcast_address": "-deflate"}),
+        (["-tls-required", "-snappy"], SNAPPY | {"tls_required": "true"}),
+        (["-tls-required=tcp-https", "-snappy"], SNAPPY | {"tls_required": "tcp-https"}),
+        (
+            ["-lookupd-tcp-address=a:1", "--lookupd-tcp-address", "b:1"],
+            {"lookupd_tcp_address": ("a:1", "b:1")},
+        ),
+        (["-worker-id", "-verbose=1"], {"worker_id": True, "verbose": True}),
     ],
 )
 def test_a_flag_may_have_one_dash_and_a_value_too(
@@ -36,6 +51,12 @@ def test_a_flag_may_have_one_dash_and_a_value_too(
 ) -> None:
     """The argument after a flag is its value and stays unchanged."""
     assert expected == parsed(*args)
+
+
+def test_a_boolean_that_is_none_in_go_is_refused() -> None:
+    """The flag is named, and what it may be."""
+    with pytest.raises(SettingsError, match="--snappy is 'maybe'; allowed: true, false"):
+        parsed("-snappy=maybe")
 
 
 @pytest.mark.parametrize(
@@ -68,3 +89,9 @@ def test_only_secrets_are_hidden_from_programs() -> None:
         values["auth_secret_file"],
         values["auth_recheck_s"],
     )
+
+
+def test_a_folder_is_text_for_programs() -> None:
+    values = as_json_values(load(ServeSettings, {"broker_data_path": "/srv/messages"}).settings)
+
+    assert "/srv/messages" == json.loads(json.dumps(values))["broker_data_path"]

@@ -17,7 +17,6 @@ Place: TypeAlias = tuple[int, int, int, bytes]
 
 
 def prefixed(*bodies: bytes) -> bytes:
-    """Return *bodies*, each after its length."""
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
@@ -103,7 +102,6 @@ def test_an_input_that_ends_with_a_newline_has_no_line_behind_it() -> None:
 
 
 def test_an_input_that_is_empty_holds_nothing() -> None:
-    """An empty input is not an error."""
     for framing in (Lines(max_bytes=9), LengthPrefixed(max_bytes=9)):
         assert ([], None) == (read(framing, b""), framing.refusal)
 
@@ -139,7 +137,6 @@ def test_a_line_over_the_limit_ends_the_input(data: bytes) -> None:
 
 
 def test_a_line_at_the_limit_is_one() -> None:
-    """The limit is inclusive."""
     lines = Lines(max_bytes=4)
 
     assert ([(1, 0, 5, b"abcd")], None) == (read(lines, b"abcd\n", step=1), lines.refusal)

@@ -27,7 +27,6 @@ def retries(draw: float = 0.5, *, for_s: float = 30.0, at_least_once: bool = Fal
 
 
 def later(after_s: float) -> RetryableRefusal:
-    """Return a gateway's retryable refusal."""
     return RetryableRefusal("503", short="gateway answers 503", retry_after_s=after_s)
 
 

@@ -74,7 +74,6 @@ async def test_nsqlookupd_is_told_first_of_what_comes_and_goes(action: str) -> N
 
 @pytest.mark.parametrize("action", ["empty", "pause", "unpause"])
 async def test_nsqlookupd_knows_nothing_of_the_rest(action: str) -> None:
-    """nsqlookupd has no paths for the other actions."""
     async with cluster() as (both, administration):
         await administration.change_topic(action, b"t")
         await administration.change_channel(action, "t", "c")
@@ -120,7 +119,6 @@ async def test_an_nsqlookupd_that_fails_keeps_no_nsqd_from_its_work() -> None:
 
 
 async def test_an_nsqlookupd_that_has_gone_is_named() -> None:
-    """The error has the reason."""
     async with cluster() as (both, administration):
         await both.lookupd.stop()
         with pytest.raises(PartialFailure) as caught:

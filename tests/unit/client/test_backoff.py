@@ -52,7 +52,6 @@ def test_no_delay_is_ever_out_of_bounds(draws: list[float]) -> None:
 
 
 def levels(*, multiplier_s: float = 1.0, max_duration_s: float = 120.0) -> BackoffLevel:
-    """Return levels with the strategy exponential."""
     return BackoffLevel(lambda: 0.5, multiplier_s=multiplier_s, max_duration_s=max_duration_s)
 
 

@@ -33,13 +33,11 @@ def ignore(_error: GatewayError | None) -> None:
 def pending(
     *bodies: bytes, topic: str = "t", defer_ms: int = 0, deadline: float = 5.0, alone: bool = False
 ) -> PendingPublish:
-    """Return a pending publish."""
     size_bytes = size_in_mpub(bodies)
     return PendingPublish(topic, bodies, defer_ms, size_bytes, deadline, ignore, alone)
 
 
 def queue(*publishes: PendingPublish, limits: Limits = LIMITS) -> PublishQueue:
-    """Return a queue with *publishes*."""
     made = PublishQueue(limits)
     for publish in publishes:
         made.add(publish)
@@ -47,7 +45,6 @@ def queue(*publishes: PendingPublish, limits: Limits = LIMITS) -> PublishQueue:
 
 
 def commands(waiting: PublishQueue) -> list[PublishCommand]:
-    """Take and return all commands."""
     taken = []
     while (batch := waiting.take()) is not None:
         taken.append(batch.command())
@@ -96,7 +93,6 @@ def test_what_waits_becomes_few_commands(
 
 
 def test_topics_take_turns() -> None:
-    """A busy topic does not starve another."""
     limits = Limits(max_body_size_bytes=4 + 5)
     waiting = queue(*[pending(b"a")] * 3, pending(b"u", topic="u"), limits=limits)
 
@@ -177,7 +173,6 @@ def test_the_overdue_are_taken_out() -> None:
 
 
 def test_one_that_comes_later_may_be_overdue_sooner() -> None:
-    """It was queued on another connection before."""
     new, old = pending(b"a", deadline=9.0), pending(b"b", deadline=1.0)
     waiting = queue(new, old)
 
@@ -201,7 +196,6 @@ def test_those_whose_time_is_over_leave_a_batch_that_was_taken() -> None:
 
 
 def test_everything_can_be_taken_out() -> None:
-    """Topics are taken in order."""
     publishes = [pending(b"a"), pending(b"b"), pending(b"c", topic="u")]
     waiting = queue(*publishes)
 
@@ -232,7 +226,6 @@ PUBLISHES = st.builds(
 
 
 def bodies_of(command: PublishCommand) -> Sequence[bytes]:
-    """Return the bodies of *command*."""
     return list(command.bodies) if isinstance(command, MultiPublish) else [command.body]
 
 

@@ -318,6 +318,14 @@ async def test_an_ended_connection_takes_no_questions(
     assert [] == peer.received[1:]
 
 
+async def test_an_aborted_connection_takes_no_questions(connection: BrokerConnection) -> None:
+    """Also before the event loop has closed its socket."""
+    connection.abort()
+
+    with pytest.raises(BrokerUnreachable, match="closed from this side"):
+        connection.send_request(Publish("t", b"1"), lambda _reply: None)
+
+
 async def test_what_v2_forbids_is_a_fault_of_ours(connection: BrokerConnection) -> None:
     """The error is raised before any byte is written."""
     with pytest.raises(LocalProtocolError, match="RDY is not allowed in state INIT"):

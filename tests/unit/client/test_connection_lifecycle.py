@@ -86,7 +86,6 @@ async def test_a_silent_peer_is_cut_after_two_heartbeats(
 async def test_a_heartbeat_in_time_keeps_the_connection(
     broker: ScriptedBroker, listener: Listener
 ) -> None:
-    """Heartbeats in time keep a connection open for ever."""
     clock = ManualClock()
     connection = await open_connection(broker.address, OPTIONS, listener)
     peer = await broker.peer()
@@ -274,7 +273,6 @@ async def test_closing_twice_is_closing_once(
 async def test_a_cancelled_closing_leaves_nothing_open(
     broker: ScriptedBroker, subscribed: Peer, connection: BrokerConnection
 ) -> None:
-    """CLS is not sent then."""
     broker.on(StartClose, no_response)
     closing = asyncio.ensure_future(connection.close())
     await subscribed.next(StartClose)

@@ -12,7 +12,6 @@ from gateway.protocol.identify import IdentifyRequest
 
 
 def options(msg_timeout: int, secret: Secret | None = None) -> ConnectionOptions:
-    """Return new options."""
     offer = IdentifyRequest(feature_negotiation=True, msg_timeout=msg_timeout)
     return ConnectionOptions(offer=offer, secret=secret)
 

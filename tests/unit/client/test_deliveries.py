@@ -211,7 +211,6 @@ def test_requeue_without_a_delay_waits_for_each_attempt() -> None:
 
 
 def test_the_default_delay_can_be_set() -> None:
-    """The maximum can be set too, even below the default delay."""
     shell = Shell(default_requeue_delay_ms=500, max_requeue_delay_ms=800)
     came = [message(0xA, attempts=1), message(0xB, attempts=2)]
     deliveries, _ = shell.tracker.arrived(1, came, 0.0)
@@ -414,7 +413,6 @@ def test_what_is_dropped_is_held_no_more(shell: Shell) -> None:
 
 
 def test_what_was_answered_is_not_dropped(shell: Shell) -> None:
-    """Its answer is about to be written."""
     (delivery,) = shell.hold(0xA)
     claim([delivery])
 

@@ -33,7 +33,6 @@ async def lookupd() -> AsyncIterator[ScriptedLookupd]:
 
 @asynccontextmanager
 async def found_by(lookupd: ScriptedLookupd, *fixed: str) -> AsyncIterator[Discovery]:
-    """Run a discovery with *lookupd* and *fixed* addresses."""
     options = LookupOptions(lookupd_http_addresses=(lookupd.address,), poll_interval_s=POLL_S)
     discovery = Discovery(fixed, options)
     await discovery.start()
@@ -53,7 +52,6 @@ async def publishing(discovery: Discovery) -> AsyncIterator[Producer]:
 async def subscribed(
     discovery: Discovery, listener: SubscriptionListener
 ) -> AsyncIterator[Subscription]:
-    """Run a subscription."""
     options = SubscriptionOptions(topic="t", channel="c")
     subscription = Subscription(discovery, options, listener)
     await subscription.start()
@@ -148,6 +146,26 @@ async def test_a_broker_that_is_lost_and_not_named_is_not_tried_again(
             await turn(5)
 
     assert before == len(broker.peers)
+
+
+async def test_a_broker_that_was_never_reached_and_is_not_named_is_not_tried_again(
+    broker: ScriptedBroker, other: ScriptedBroker, lookupd: ScriptedLookupd
+) -> None:
+    clock = ManualClock()
+    await other.stop()
+    lookupd.knows(broker.address, other.address)
+    listener = SubscriptionListener()
+    async with found_by(lookupd) as discovery, subscribed(discovery, listener) as subscription:
+        await until(lambda: subscription._connections[other.address].error is not None)
+        lookupd.knows(broker.address)
+        await clock.advance(POLL_S)
+        await until(lambda: other.address not in subscription._connections)
+        await other.start()
+        for _ in range(10):
+            await clock.advance(15.0)
+            await turn(5)
+
+    assert [] == other.peers
 
 
 async def test_a_broker_that_comes_back_elsewhere_is_found(

@@ -11,7 +11,6 @@ REFUSED = BrokerRefused("E_UNAUTHORIZED", 'AUTH failed for SUB on "t" "c"')
 
 
 def told(refusals: ErrorCache, key: object, now: float) -> str | None:
-    """Return the text of the error kept for *key*."""
     found = refusals.find(key, now)
     return None if found is None else str(found)
 
@@ -49,7 +48,6 @@ def test_each_caller_gets_an_error_of_its_own() -> None:
 
 
 def test_a_later_refusal_counts_anew() -> None:
-    """It has its own expiry and text."""
     refusals = ErrorCache()
     refusals.remember(KEY, REFUSED, 10.0)
 

@@ -24,14 +24,12 @@ OPENING = ["IDENTIFY", "SUB orders billing"]
 
 
 def drawing(*draws: float) -> Iterator[float]:
-    """Yield *draws*, and then the last one for ever."""
     yield from draws
     while True:
         yield draws[-1]
 
 
 def deliver(dialogue: SimulatedConsumer, number: bytes, source: int = 1) -> Delivery:
-    """Deliver one message and return the delivery."""
     (delivery,) = dialogue.deliver(message(int(number, 16)), source=source)
     return delivery
 
@@ -274,7 +272,6 @@ def test_a_maximum_below_the_first_duration_is_no_backoff() -> None:
 
 
 def test_all_connections_go_to_zero_before_the_requeue() -> None:
-    """Connections without a failure are included."""
     dialogue = SimulatedConsumer(9)
     for source in (1, 2, 3):
         dialogue.open(source)
@@ -310,7 +307,6 @@ def test_outcomes_within_the_period_change_nothing() -> None:
 
 @pytest.mark.parametrize("draw, chosen", [(0.0, 1), (0.4, 2), (0.99, 3)])
 def test_the_timer_gives_rdy_1_to_one_connection_drawn_at_random(draw: float, chosen: int) -> None:
-    """Every connection can be chosen."""
     dialogue = SimulatedConsumer(9, random=lambda: draw)
     for source in (1, 2, 3):
         dialogue.open(source)
@@ -397,7 +393,6 @@ def test_a_requeue_without_backoff_does_not_begin_one() -> None:
 
 @pytest.mark.parametrize("waits_s", [0.0, 2.0], ids=["in the period", "behind it"])
 def test_a_new_connection_gets_no_rdy_in_backoff(waits_s: float) -> None:
-    """It gets its share when the backoff ends."""
     dialogue = at_level(1, window=6)
     dialogue.advance(waits_s)
     dialogue.open(2)

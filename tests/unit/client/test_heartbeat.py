@@ -40,13 +40,11 @@ class Connection:
 
 @pytest.fixture
 async def clock() -> ManualClock:
-    """Return the clock of the test."""
     return ManualClock()
 
 
 @pytest.fixture
 async def monitor(clock: ManualClock) -> HeartbeatMonitor:
-    """Return the monitor of the test's event loop."""
     del clock  # it is to be there
     return get_heartbeat_monitor(asyncio.get_running_loop())
 
@@ -165,7 +163,6 @@ async def test_signs_of_many_go_out_together(monitor: HeartbeatMonitor, clock: M
 async def test_without_heartbeats_there_is_nothing_to_do(
     monitor: HeartbeatMonitor, clock: ManualClock
 ) -> None:
-    """There is no timer either."""
     free = Connection(math.inf)
     monitor.watch(free)
 

@@ -44,21 +44,18 @@ def _nothing_failed_yet() -> None:
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[ScriptedLookupd]:
-    """Return a scripted server."""
     async with scripted_lookupd(NSQD) as server:
         yield server
 
 
 @pytest_asyncio.fixture
 async def lookupd(server: ScriptedLookupd) -> AsyncIterator[Lookupd]:
-    """Return a client of *server*."""
     lookupd = asking(server.address)
     yield lookupd
     await lookupd.close()
 
 
 def asking(address: str, secret: Secret | None = None) -> Lookupd:
-    """Return a client of the nsqlookupd at *address*."""
     return Lookupd(
         lookupd_url(address),
         timeout_s=TIMEOUT_S,
@@ -68,7 +65,6 @@ def asking(address: str, secret: Secret | None = None) -> Lookupd:
 
 
 def failures(address: str) -> dict[str, float]:
-    """Return the number of failures of *address* by reason."""
     return {
         sample.labels["reason"]: sample.value
         for metric in REGISTRY.collect()

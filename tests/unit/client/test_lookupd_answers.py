@@ -35,7 +35,6 @@ def producer(host: object = "n1", tcp_port: object = 4150, **more: object) -> di
 
 
 def body(*producers: object) -> bytes:
-    """Return a body in the current form."""
     return json.dumps({"channels": ["c"], "producers": producers}).encode()
 
 
@@ -58,7 +57,6 @@ def test_every_nsqd_is_found_where_it_says_it_is(parse: Parse) -> None:
 
 @BOTH
 def test_an_ipv6_host_stands_in_brackets(parse: Parse) -> None:
-    """The address has brackets, as every host:port."""
     assert {"[2001:db8::1]:4150"} == set(parse(LOOKUPD, 200, body(producer("2001:db8::1"))))
 
 
@@ -159,7 +157,6 @@ def test_where_http_is_comes_along(parse: Parse, http_port: object, address: str
     ids=lambda bad: json.dumps(bad)[:1] if not isinstance(bad, dict) else None,
 )
 def test_one_entry_that_is_wrong_costs_no_other(parse: Parse, bad: object) -> None:
-    """Only the invalid entry is omitted."""
     assert {"n2:4150"} == set(parse(LOOKUPD, 200, body(bad, producer("n2"))))
 
 

@@ -53,7 +53,6 @@ def test_codes_that_nsqd_does_not_have_are_one(code: str, label: str) -> None:
 
 
 def test_what_came_of_an_auth_is_counted() -> None:
-    """AUTH is counted by result."""
     before = value("auth_total", result="refused")
 
     count_auth("refused")

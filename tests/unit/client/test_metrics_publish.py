@@ -18,7 +18,6 @@ from gateway.telemetry import REGISTRY
 
 
 def counted(topic: str, result: str) -> tuple[float, float]:
-    """Return the counted messages and bytes."""
     labels = {"topic": topic, "result": result}
     names = ("publish_messages_total", "publish_message_bytes_total")
     messages, size_bytes = (
@@ -28,7 +27,6 @@ def counted(topic: str, result: str) -> tuple[float, float]:
 
 
 def publish(topic: str, *bodies: bytes) -> PendingPublish:
-    """Return a publish of *bodies*."""
     size_bytes = sum(SIZE_BYTES + len(body) for body in bodies)
     return PendingPublish(topic, bodies, 0, size_bytes, 0.0, lambda _error: None)
 
@@ -56,6 +54,20 @@ def test_messages_and_their_bytes_are_counted() -> None:
     count_outcome([publish("account_a", b"1", b"22"), publish("account_a", b"333")], None)
 
     assert (4, 11) == counted("account_a", "ok")
+
+
+def test_a_topic_has_every_result_from_its_first_message_on() -> None:
+    """`increase()` sees the first failure of a topic only if its series was 0 before."""
+    count_outcome([publish("account_zero", b"1")], None)
+
+    for name in ("publish_messages_total", "publish_message_bytes_total"):
+        shown = {
+            result: REGISTRY.get_sample_value(
+                f"nsq_gateway_{name}", {"topic": "account_zero", "result": result}
+            )
+            for result in ("ok", "rejected", "unavailable", "unknown")
+        }
+        assert {"ok": 1.0, "rejected": 0.0, "unavailable": 0.0, "unknown": 0.0} == shown
 
 
 def test_a_topic_that_nsqd_has_not_taken_anything_for_has_no_label() -> None:

@@ -20,12 +20,10 @@ GONE = NodeUnreachable(node="n:1", reason="Connection refused")
 
 
 def pauses(answer: NodeAnswer, *channels: tuple[str, str]) -> dict[tuple[str, str], bool] | None:
-    """Return the pauses of *channels* in *answer*."""
     return run_steps(parse_pauses(answer, channels))
 
 
 def said(body: bytes, status: int = 200) -> NodeAnswer:
-    """Return the answer of a node."""
     return NodeResponse(node="n:1", status=status, body=body)
 
 
@@ -41,7 +39,6 @@ def test_a_question_asks_for_no_more_than_is_wanted(topic: str | None, more: str
 
 
 def test_a_channel_is_paused_with_its_topic() -> None:
-    """A pause of either stops messages."""
     body = b"""{"version":"1.3.0","health":"OK","start_time":7,"topics":[
         {"topic_name":"t","paused":false,"depth":1,"channels":[
             {"channel_name":"c","paused":false},{"channel_name":"d","paused":true}]},
@@ -65,7 +62,6 @@ def test_an_nsqd_without_topics_has_no_channels() -> None:
 
 
 def test_info_says_where_it_listens_and_since_when_it_runs() -> None:
-    """Other fields are ignored."""
     body = b'{"version":"1.3.0","tcp_port":4150,"http_port":4151,"start_time":7}'
 
     assert NsqdInfo(tcp_port=4150, start_time=7) == parse_info(said(body))

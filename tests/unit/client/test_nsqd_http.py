@@ -289,7 +289,6 @@ async def test_a_time_limit_of_a_request_holds_for_each_node() -> None:
 
 
 async def test_a_time_limit_of_a_request_holds_for_the_wait_for_a_slot() -> None:
-    """It is shorter than the limit of the options."""
     clock = ManualClock()
     async with (
         nodes(1) as (node,),
@@ -311,6 +310,5 @@ async def test_a_time_limit_of_a_request_holds_for_the_wait_for_a_slot() -> None
 
 
 def never_read(answers: Sequence[NodeAnswer]) -> Generator[None, None, None]:
-    """Fail: there are no answers."""
     yield from ()
     raise AssertionError(answers)

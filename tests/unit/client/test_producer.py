@@ -10,6 +10,7 @@ from gateway.errors import BrokerRefused, GatewayError, InvalidRequest, OutcomeU
 from gateway.protocol.commands import DeferredPublish, MultiPublish, Publish
 from gateway.protocol.frames import OK
 from gateway.protocol.wire import Limits
+from gateway.telemetry import REGISTRY
 from tests.support.brokers.running_producer import (
     outcomes,
     refuse_bad_bodies,
@@ -35,6 +36,26 @@ async def test_a_publish_is_done_when_the_broker_said_ok(broker: ScriptedBroker)
 
         assert [None] == await outcomes(publish)
         assert (Publish("t", b"body"), False) == (sent, was_done)
+
+
+async def test_the_log_tells_what_a_connection_carried(broker: ScriptedBroker) -> None:
+    with capture_logs() as logs:
+        async with running_producer(broker) as publisher:
+            await publisher.publish("t", b"a")
+            await publisher.publish_many("t", [b"b", b"c"])
+
+    (line,) = (line for line in logs if line["event"] == "publisher connection closed")
+    assert 3 == line["messages"]
+    assert line["bytes_in"] > 0 < line["bytes_out"]
+
+
+async def test_the_duration_of_a_publish_is_that_until_its_answer(broker: ScriptedBroker) -> None:
+    name, labels = "nsq_gateway_publish_duration_seconds", {"nsqd": broker.address}
+    async with running_producer(broker) as publisher:
+        await publisher.publish("t", b"a")
+
+    assert 1 == REGISTRY.get_sample_value(f"{name}_count", labels)
+    assert 0 < (REGISTRY.get_sample_value(f"{name}_sum", labels) or 0) < 60
 
 
 async def test_a_deferred_publish_goes_as_dpub(broker: ScriptedBroker) -> None:

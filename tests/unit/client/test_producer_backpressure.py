@@ -26,7 +26,6 @@ SMALL = ProducerOptions(connections_per_nsqd=1, buffer_bytes=200, buffer_per_nsq
 
 
 def silent(*brokers: ScriptedBroker) -> None:
-    """Let *brokers* not answer publishes."""
     for broker in brokers:
         broker.on(Publish, no_response)
         broker.on(MultiPublish, no_response)

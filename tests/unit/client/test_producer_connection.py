@@ -29,7 +29,6 @@ def test_a_doubt_ends_with_what_is_heard_after_it(heard_at: float, expected: boo
 
 
 def test_what_is_heard_of_one_that_is_trusted_changes_nothing() -> None:
-    """It was not suspect before."""
     node = NsqdNode("127.0.0.1:4150", limit_bytes=100)
 
     node.mark_alive(5.0)

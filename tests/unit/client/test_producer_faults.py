@@ -313,7 +313,6 @@ async def test_stopping_ends_the_tries_to_connect(
     broker: ScriptedBroker,
     is_there: bool,  # noqa: FBT001 - pytest gives it
 ) -> None:
-    """No task and no connection is left."""
     before = asyncio.all_tasks()
     await broker.stop()
     publisher = Producer([broker.address], ProducerOptions(connections_per_nsqd=2))
@@ -333,7 +332,6 @@ async def test_stopping_ends_the_tries_to_connect(
 async def test_a_cancelled_start_leaves_nothing_open_behind_a_stop(
     broker: ScriptedBroker, other: ScriptedBroker
 ) -> None:
-    """One connection was open and another was being opened."""
     broker.on(Identify, no_response)
     options = ProducerOptions(connections_per_nsqd=1, connection=ConnectionOptions())
     publisher = Producer([broker.address, other.address], options)
@@ -406,7 +404,6 @@ async def test_a_batch_that_cannot_be_encoded_fails_alone(
 
 
 async def test_an_error_that_is_of_no_publish_says_nothing_of_it(broker: ScriptedBroker) -> None:
-    """The outcome is unknown."""
     broker.on(Publish, refuse("E_FIN_FAILED", "FIN failed"))
     async with running_producer(broker) as publisher:
         with pytest.raises(OutcomeUnknown, match="E_FIN_FAILED"):

@@ -36,7 +36,6 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 def connections_of(publisher: Producer) -> list[ProducerConnection]:
-    """Return the connections for callers without a secret."""
     pool = publisher._pools._pools[None]
     return pool._connections
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import json
 import re
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,11 +16,9 @@ ROOT = Path(__file__).parents[3]
 PAGES = ["client.md", "client_options.md"]
 GO_NSQ_NAMES = {"ChangeMaxInFlight", "IsStarved"}
 """Names of go-nsq in a page, that it compares with ours."""
-SERVER_PACKAGES = {"fastapi", "starlette", "uvicorn", "pydantic", "pydantic_settings", "pyspark"}
 
 
 def class_names(page: str) -> set[str]:
-    """Return the names in the code of *page* that are written as classes are."""
     text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
@@ -60,18 +55,6 @@ def test_an_error_that_the_client_raises_is_exported() -> None:
 def test_every_exported_name_is_there_once() -> None:
     assert sorted(set(client.__all__)) == client.__all__
     assert [] == [name for name in client.__all__ if not hasattr(client, name)]
-
-
-def test_importing_the_client_loads_no_package_of_the_server() -> None:
-    """A program that publishes starts without FastAPI, and without the settings of the gateway."""
-    program = "import gateway.client, json, sys; print(json.dumps(sorted(sys.modules)))"
-    said = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True
-    ).stdout
-    modules: list[str] = json.loads(said)
-
-    assert [] == [name for name in modules if name.partition(".")[0] in SERVER_PACKAGES]
-    assert [] == [name for name in modules if re.match(r"gateway\.(web|server|settings)", name)]
 
 
 def test_the_package_is_marked_as_typed() -> None:

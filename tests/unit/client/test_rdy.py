@@ -37,8 +37,11 @@ def settle(made: RdyDistributor, now: float) -> list[tuple[int, int]]:
 
 
 def counts(made: RdyDistributor, *sources: int) -> list[int]:
-    """Return the RDY of each of *sources*."""
     return [made.ready(source) for source in sources]
+
+
+def test_without_a_connection_an_answer_moves_nothing() -> None:
+    assert [] == distributor(5).answered(1, 0.0)
 
 
 # The even split
@@ -186,7 +189,6 @@ def test_a_connection_is_raised_in_steps() -> None:
 
 
 def test_what_a_lost_connection_had_goes_to_the_others_at_once() -> None:
-    """The others do not wait for a redistribution."""
     made = distributor(10, 1, 2)
 
     assert [(2, 10)] == made.remove_source(1, 1.0)
@@ -356,7 +358,6 @@ def test_nothing_moves_before_a_connection_is_idle_or_old() -> None:
 
 @pytest.mark.parametrize("draw", [0.0, 0.99])
 def test_an_idle_connection_gives_up_to_one_that_waits(draw: float) -> None:
-    """An idle connection does not get RDY while others wait for it."""
     made = distributor(2, 1, 2, 3, random=lambda: draw)
     made.share_of(2).last_message_at = 5.0
 

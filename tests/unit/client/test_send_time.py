@@ -88,6 +88,7 @@ def test_a_second_of_reading_ends_it() -> None:
     since = [send_time.on_read(9.0 + 0.01 * n, 0.0, 2_500, is_full=False) for n in range(1, 103)]
 
     assert [1.0] * 99 == since[:99]
+    assert 9.0 == since[99]
     assert since[-1] >= 9.0
 
 

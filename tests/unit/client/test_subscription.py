@@ -25,6 +25,7 @@ from gateway.protocol.commands import (
 )
 from gateway.protocol.frames import CLOSE_WAIT, OK, ErrorFrame, Response
 from gateway.protocol.identify import IdentifyResponse
+from gateway.telemetry import REGISTRY
 from tests.support.brokers.scripted_broker import (
     Peer,
     ScriptedBroker,
@@ -46,7 +47,6 @@ IN_A_HURRY = ConnectionOptions(connect_timeout_ms=400, close_timeout_ms=400)
 
 @pytest.fixture
 def listener() -> SubscriptionListener:
-    """Return a listener that records its callbacks."""
     return SubscriptionListener()
 
 
@@ -82,7 +82,6 @@ async def subscribed(
 
 
 def source_of(subscriber: Subscription, broker: ScriptedBroker) -> int:
-    """Return the number of the source that is connected to *broker*."""
     return next(
         number for number, place in subscriber._sources.items() if place.address == broker.address
     )
@@ -204,7 +203,6 @@ async def test_a_refused_start_says_what_the_broker_said(
 
 
 async def test_a_start_without_addresses_says_so(listener: SubscriptionListener) -> None:
-    """The error says that no address is known."""
     with pytest.raises(NoBroker, match="no address of an nsqd is known"):
         await subscriber_of(listener).start()
 
@@ -342,6 +340,21 @@ async def test_a_lost_source_comes_back_as_another(
         assert ("lost", 1, "nsqd closed the connection") == lost
         assert ("opened", 2, 1_000) == back
         assert [7] == await ready_of(broker.peers[-1], 1)
+
+
+async def test_a_lost_source_is_counted_as_lost_and_not_as_open(
+    broker: ScriptedBroker, listener: SubscriptionListener
+) -> None:
+    labels = {"role": "subscriber", "nsqd": broker.address}
+    async with subscribed(listener, broker) as (_, (peer,)):
+        peer.close()
+        for _ in ("lost", "opened"):
+            await listener.told.get()
+
+        assert (1, 1) == (
+            REGISTRY.get_sample_value("nsq_gateway_nsqd_connections", labels),
+            REGISTRY.get_sample_value("nsq_gateway_nsqd_connections_lost_total", labels),
+        )
 
 
 async def test_the_share_of_a_lost_source_goes_to_the_others(

@@ -16,7 +16,6 @@ def answer(*topics: dict[str, object]) -> NodeResponse:
 
 
 def topic(name: str, depth: int, *channels: tuple[str, int, int, int]) -> dict[str, object]:
-    """Return a topic with channels: name, depth, in flight, deferred."""
     names = ("channel_name", "depth", "in_flight_count", "deferred_count")
     return {
         "topic_name": name,

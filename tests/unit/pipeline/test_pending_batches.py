@@ -13,13 +13,11 @@ SOURCES = ("a", "b")
 
 
 def raw(*numbers: int) -> RawMessages:
-    """Return messages whose ids are *numbers*."""
     messages = [Message(number, 1, b"%016d" % number, b"x" * (number % 3)) for number in numbers]
     return RawMessages(encode_messages(messages), [message.id for message in messages])
 
 
 def ids(*numbers: int) -> list[bytes]:
-    """Return the ids of messages."""
     return raw(*numbers).ids
 
 

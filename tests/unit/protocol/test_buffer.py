@@ -28,7 +28,6 @@ def test_piece_is_handed_out_without_a_copy_when_nothing_is_held() -> None:
 
 
 def test_pieces_are_held_until_the_wanted_bytes_are_there() -> None:
-    """One byte less than wanted is held, the wanted ones come in one piece."""
     buffer = ReceiveBuffer()
     buffer.put_back(b"a", wanted_bytes=4)
 
@@ -74,7 +73,6 @@ def test_newline_ends_the_wait_where_it_is_enough() -> None:
 
 
 def test_newline_does_not_end_the_wait_for_a_body() -> None:
-    """A body may hold newlines."""
     buffer = ReceiveBuffer()
     buffer.put_back(b"", wanted_bytes=3)
 

@@ -31,21 +31,18 @@ SMALL = Limits(max_msg_size_bytes=4, max_body_size_bytes=24)
 
 
 def read(data: bytes, state: State = State.INIT, limits: Limits | None = None) -> Command:
-    """Return the one command that *data* is, up to its last byte."""
     command, end = CommandParser(limits or Limits()).read(data, 0, state)
     assert len(data) == end
     return command
 
 
 def refused(data: bytes, state: State = State.INIT, limits: Limits | None = None) -> str:
-    """Return the error that *data* is refused with."""
     with pytest.raises(RemoteProtocolError) as caught:
         read(data, state, limits)
     return str(caught.value)
 
 
 def wanted(data: bytes) -> Incomplete:
-    """Return what is missing after *data*."""
     with pytest.raises(Incomplete) as caught:
         read(data)
     return caught.value
@@ -208,7 +205,6 @@ def test_mpub_announces_no_more_than_its_limit() -> None:
 
 
 def test_mpub_message_one_byte_too_long_is_refused() -> None:
-    """A message in an MPUB is as long as one alone."""
     data = b"MPUB t\n" + ONE + ONE + b"\x00\x00\x00\x05"
 
     assert "E_BAD_MESSAGE MPUB message too big 5 > 4" == refused(data, limits=SMALL)

@@ -82,10 +82,18 @@ def test_no_line_break_in_a_name_reaches_the_wire(command: Command) -> None:
 
 
 def test_the_cache_of_packed_sizes_is_bounded() -> None:
-    """Sizes beyond its limit are packed, too, but not cached."""
     sizes = commands._PackedSizes()
 
     packed = [sizes[size_bytes] for size_bytes in range(5_000)]
 
     assert [size_bytes.to_bytes(4, "big") for size_bytes in range(5_000)] == packed
     assert 4_096 == len(sizes)
+
+
+def test_an_mpub_is_the_same_packed_joined_or_as_a_list() -> None:
+    packed = commands.PackedBodies([commands.pack_bodies([b"ab", b"c"])], 2)
+
+    joined = commands.join_bodies([packed, [b"def"]])
+
+    expected = MultiPublish("t", [b"ab", b"c", b"def"]).encode()
+    assert (3, expected) == (len(joined), MultiPublish("t", joined).encode())

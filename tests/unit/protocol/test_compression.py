@@ -45,7 +45,6 @@ FIN_CHUNK = b"\x01\x19\x00\x00\xb1\xea\x11\xea" + FIN
 
 
 def chunk(kind: int, data: bytes) -> bytes:
-    """Return a chunk of the framing format."""
     return bytes([kind]) + len(data).to_bytes(3, "little") + data
 
 
@@ -106,7 +105,6 @@ texts = st.one_of(
 def test_encoded_data_is_decoded_in_any_pieces(
     data: st.DataObject, writes: list[bytes], layer: CodecFactory
 ) -> None:
-    """Encoded data is decoded whole, byte by byte and in any pieces."""
     writer = layer()
     stream = b"".join(map(writer.encode, writes))
     pieces = cut_at(stream, data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
@@ -127,7 +125,6 @@ def test_each_write_is_complete(layer: CodecFactory) -> None:
 
 @ALL_CODECS
 def test_no_bytes_decode_to_no_piece(layer: CodecFactory) -> None:
-    """No bytes are no piece."""
     assert [] == list(layer().decode(b""))
 
 
@@ -142,7 +139,7 @@ def test_sizes_at_the_edges_are_kept(layer: CodecFactory) -> None:
 
 @ALL_CODECS
 def test_pieces_are_bounded_and_made_when_asked_for(layer: CodecFactory) -> None:
-    """A bomb is decoded on demand, in pieces of at most 1 MiB."""
+    """A bomb is decoded on demand, in pieces of at most 64 KiB."""
     pieces = layer().decode(layer().encode(bytes(10 * MAX_PIECE_BYTES)))
 
     sizes = [len(next(pieces)) for _ in range(3)]

@@ -102,7 +102,6 @@ LARGE = MultiPublish("t", [b"%d" % number for number in range(2 * STEP_MESSAGES 
 
 
 def steps_of(broker: V2Connection, data: bytes) -> list[list[object]]:
-    """Return what *data* says, in the steps in which it is read."""
     steps = [plain(broker.receive_data(data))]
     while broker.is_paused:
         steps.append(plain(broker.resume()))
@@ -111,7 +110,6 @@ def steps_of(broker: V2Connection, data: bytes) -> list[list[object]]:
 
 @pytest.mark.parametrize("cut", [whole, byte_by_byte, lambda data: in_steps(data, 4_001)])
 def test_a_large_mpub_is_the_same_in_any_pieces(cut: Cut) -> None:
-    """Commands after it are read after it."""
     data = LARGE.encode() + Publish("t", b"behind").encode()
 
     received = feed(opened_broker(), cut(data))
@@ -206,7 +204,6 @@ def test_a_large_mpub_may_have_exactly_the_limit() -> None:
     "missing_bytes,what", [(4 + 4, "message(4102) body size"), (1, "message body")]
 )
 def test_eof_within_a_large_mpub_has_nsqds_error(missing_bytes: int, what: str) -> None:
-    """As within a small one."""
     broker = opened_broker()
 
     received = feed(broker, [LARGE.encode()[:-missing_bytes]])

@@ -37,7 +37,6 @@ ID = b"0123456789abcdef"
     ids=["OK", "CLOSE_WAIT", "heartbeat", "empty", "error", "error-code-only", "error-any-bytes"],
 )
 def test_frame_has_size_type_and_data(frame: Response | ErrorFrame, data: bytes) -> None:
-    """The size counts the type and the data."""
     assert data == frame.encode()
 
 

@@ -47,7 +47,6 @@ def read(data: bytes, cuts: list[int], *, is_raw: bool) -> list[Event]:
 
 
 def decoded(event: Event) -> Event:
-    """Return *event* with its messages decoded."""
     if not isinstance(event, RawMessages):
         return event
     row: list[Message] = []
@@ -58,7 +57,6 @@ def decoded(event: Event) -> Event:
 
 @given(data=streams, cuts=st.lists(st.integers(min_value=0), max_size=8))
 def test_raw_messages_equal_decoded_ones(data: bytes, cuts: list[int]) -> None:
-    """In the same rows, and with the same events between them."""
     assert read(data, cuts, is_raw=False) == [
         decoded(event) for event in read(data, cuts, is_raw=True)
     ]
@@ -74,7 +72,6 @@ def test_byte_by_byte_too(data: bytes) -> None:
 
 
 def test_an_invalid_frame_ends_the_reading() -> None:
-    """Complete frames before it are returned."""
     whole = encode_messages([Message(1, 1, b"i" * 16, b"x")] * 9)
     *events, last = read(whole + b"\x00\x00\x00\x05\x00\x00\x00\x02x", [], is_raw=True)
 

@@ -46,7 +46,6 @@ def refused(act: Callable[[], object]) -> str:
 
 
 def finish(steps: Generator[None, None, PackedBodies]) -> list[bytes]:
-    """Return the messages that *steps* packs, without a pause."""
     while True:
         try:
             next(steps)
@@ -60,7 +59,6 @@ def split_lines(body: bytes, limits: Limits) -> list[bytes]:
 
 
 def split_binary(body: bytes, limits: Limits) -> list[bytes]:
-    """Return the messages of a binary body."""
     return finish(split_binary_body(body, limits))
 
 
@@ -148,7 +146,6 @@ def test_a_channel_route_has_tokens_of_its_own(raw: bytes, token: str) -> None:
 
 
 def test_a_topic_to_delete_is_not_checked() -> None:
-    """A topic to delete is looked up as it stands."""
     assert b"a b" == require_topic_unchecked(parse_query(b"topic=a+b"))
 
 
@@ -225,7 +222,6 @@ def test_binary_is_everything_but_false_and_0(raw: bytes, *, expected: bool) -> 
 
 
 def test_an_absent_flag_has_the_default_of_its_route() -> None:
-    """Each route has its own default."""
     assert parse_flag(parse_query(b""), "include_mem", absent=True)
 
 
@@ -242,6 +238,13 @@ def test_a_message_has_1_to_limit_bytes(size: int, token: str) -> None:
 def test_a_body_of_many_may_be_empty(size: int, token: str) -> None:
     """From nothing to exactly the limit is accepted."""
     assert token == refused(lambda: check_multi_body(size, limit_bytes=40))
+
+
+def test_one_line_as_long_as_a_body_may_be_is_one_message() -> None:
+    """A size before it would make an MPUB too long, so it goes as a PUB."""
+    limits = Limits(max_msg_size_bytes=100, max_body_size_bytes=100)
+
+    assert [b"x" * 100] == finish(split_text_body(b"x" * 100, limits))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +371,6 @@ def outcome(parse: Callable[[], list[bytes]]) -> list[bytes] | str:
 def test_lines_in_steps_of_any_size_are_the_lines_of_the_whole(
     body: bytes, least_bytes: int, most_bytes: int
 ) -> None:
-    """Wherever a step ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http_api, "STEP_LINES", 2)
         patch.setattr(http_api, "_MIN_STEP_BYTES", least_bytes)
@@ -396,7 +398,6 @@ def test_lines_in_steps_of_any_size_are_the_lines_of_the_whole(
     ids=["short", "empty", "long and short", "both", "empty, long and short"],
 )
 def test_a_step_has_a_bounded_number_of_lines(body: bytes) -> None:
-    """Earlier lines do not matter."""
     sizes = [piece.count(b"\n") for piece in http_api._pieces(body, len(body))]
 
     assert max(sizes) <= 2 * http_api.STEP_LINES
@@ -404,7 +405,6 @@ def test_a_step_has_a_bounded_number_of_lines(body: bytes) -> None:
 
 
 def test_binary_messages_are_checked_in_steps() -> None:
-    """Each has a bounded number of them."""
     body = b"\0\0\x27\x10" + b"\0\0\0\1a" * 10_000
     steps = list(split_binary_body(body, Limits()))
 
@@ -413,7 +413,6 @@ def test_binary_messages_are_checked_in_steps() -> None:
 
 @given(st.binary(max_size=60))
 def test_no_body_makes_the_readers_fail(body: bytes) -> None:
-    """Any body is split or refused."""
     refused(lambda: split_lines(body, SMALL))
     refused(lambda: split_binary(body, SMALL))
 

@@ -22,7 +22,6 @@ from tests.support.http.raw_http import exchange
     "path,method", [(path, method) for path, methods in ROUTES.items() for method in methods]
 )
 def test_a_route_is_found_by_its_path_and_method(path: str, method: str) -> None:
-    """Each path of the table is found with each of its methods."""
     argument = "max_msg_size" if path.endswith(":opt") else ""
 
     assert RouteMatch(path, argument) == find_route(method, path.replace(":opt", argument))

@@ -16,6 +16,7 @@ from gateway.protocol.identify import (
     default_options,
     identify_response,
     negotiate,
+    parse_auth_response,
     parse_identify_request,
     parse_identify_response,
 )
@@ -33,7 +34,6 @@ NSQD_ANSWER = (
 
 
 def test_offer_has_the_keys_of_the_specification() -> None:
-    """An offer is one JSON object with every key."""
     offer = IdentifyRequest(client_id="c", feature_negotiation=True, heartbeat_interval=-1)
 
     assert (
@@ -54,7 +54,6 @@ def test_offer_has_the_keys_of_the_specification() -> None:
     )
 )
 def test_request_survives_encoding_and_parsing(offer: IdentifyRequest) -> None:
-    """The broker parses what the client encodes."""
     assert offer == parse_identify_request(offer.to_json())
 
 
@@ -72,6 +71,10 @@ def test_request_survives_encoding_and_parsing(offer: IdentifyRequest) -> None:
         (b'{"short_id":"a","long_id":1,"x":{"client_id":[1e400,"\xff"]}}', IdentifyRequest()),
         (b'{"hostname":"a\xffb"}', IdentifyRequest(hostname="a\ufffdb")),
         (b'{"user_agent":"\\u00e9\\n"}', IdentifyRequest(user_agent="\u00e9\n")),
+        (b'{"hostname":"\\ud800\\\\ud800"}', IdentifyRequest(hostname="\ufffd\\ud800")),
+        (b'{"hostname":"\\uD83D\\uDE00\\udc00"}', IdentifyRequest(hostname="\U0001f600\ufffd")),
+        ('{"ho\u017ftname":"a"}'.encode(), IdentifyRequest(hostname="a")),
+        (b'{"topology_zone":1,"topology_region":[]}', IdentifyRequest()),
         (b'{"heartbeat_interval":-0}', IdentifyRequest()),
         (b'{"msg_timeout":9223372036854775807}', IdentifyRequest(msg_timeout=2**63 - 1)),
         (b'{"msg_timeout":-9223372036854775808}', IdentifyRequest(msg_timeout=-(2**63))),
@@ -165,6 +168,15 @@ def test_unbuffered_output_is_not_flushed_by_time() -> None:
     assert (None, 0) == (holds.output_buffer_timeout_ms, holds.output_buffer_size_bytes)
 
 
+def test_an_unbuffered_connection_may_ask_for_a_timeout_later() -> None:
+    """Only the IDENTIFY that turns the buffer off turns its timeout off."""
+    limits = Limits()
+    unbuffered = negotiate(IdentifyRequest(output_buffer_size=-1), limits)
+    holds = negotiate(IdentifyRequest(output_buffer_timeout=100), limits, unbuffered)
+
+    assert (100, 0) == (holds.output_buffer_timeout_ms, holds.output_buffer_size_bytes)
+
+
 # Answers
 
 
@@ -228,7 +240,6 @@ def test_plain_ok_means_the_defaults() -> None:
     ],
 )
 def test_answer_upgrades_by_each_layer_that_it_names(answer: IdentifyResponse, count: int) -> None:
-    """TLS is a layer, compression is another."""
     assert (count, count > 0) == (answer.upgrade_count, answer.upgrades)
 
 
@@ -251,3 +262,17 @@ def test_other_answer_is_the_brokers_mistake(data: bytes) -> None:
     """A response that is invalid or enables two kinds of compression is refused."""
     with pytest.raises(RemoteProtocolError, match=r"^E_INVALID the response to IDENTIFY"):
         parse_identify_response(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"OK", b'{"identity": 1}', b'{"identity": "\xff"}', b"[" * 2_000]
+)
+def test_an_answer_to_auth_that_is_none_is_a_fault_of_the_broker(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="the response to AUTH is invalid"):
+        parse_auth_response(data)
+
+
+def test_an_empty_answer_to_auth_grants_nothing() -> None:
+    answer = parse_auth_response(b"{}")
+
+    assert ("", "", 0) == (answer.identity, answer.identity_url, answer.permission_count)

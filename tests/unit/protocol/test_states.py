@@ -14,6 +14,7 @@ from gateway.protocol.commands import (
     Finish,
     Identify,
     MultiPublish,
+    MultiPublishStart,
     Nop,
     Publish,
     Ready,
@@ -38,6 +39,7 @@ TABLE: dict[type[Command], tuple[State | None, State | None, State | None]] = {
     Touch: (ERROR, SUBSCRIBED, CLOSING),
     StartClose: (ERROR, CLOSING, ERROR),
     Publish: (INIT, SUBSCRIBED, CLOSING),
+    MultiPublishStart: (INIT, SUBSCRIBED, CLOSING),
     MultiPublish: (INIT, SUBSCRIBED, CLOSING),
     DeferredPublish: (INIT, SUBSCRIBED, CLOSING),
     Nop: (INIT, SUBSCRIBED, CLOSING),
@@ -66,7 +68,6 @@ def test_allowed_command_leads_to_its_state(
 
 @pytest.mark.parametrize("state,kind", [row[:2] for row in ROWS if row[2] is ERROR])
 def test_command_in_a_wrong_state_is_a_local_error(state: State, kind: type[Command]) -> None:
-    """A pair that is not in the table is an error that names command and state."""
     with pytest.raises(LocalProtocolError) as caught:
         advance(state, kind)
 

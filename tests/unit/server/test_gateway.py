@@ -23,13 +23,11 @@ SETTINGS = ServeSettings(listen="127.0.0.1:0", lookupd_http_address=("127.0.0.1:
 
 
 async def ping(address: str) -> int:
-    """Return the status of /ping."""
     async with httpx.AsyncClient(trust_env=False) as client:
         return (await client.get(f"http://{address}/ping")).status_code
 
 
 async def test_they_answer_on_a_listener_that_somebody_else_bound() -> None:
-    """The address is that of the adopted listener."""
     planes = GatewayServer(SETTINGS)
     listener = listen_tcp("test", "127.0.0.1:0")
     port = listener.getsockname()[1]

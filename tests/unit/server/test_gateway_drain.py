@@ -9,7 +9,6 @@ from gateway.telemetry import REGISTRY
 
 
 def shown(metric: str, **labels: str) -> float | None:
-    """Return the value of a metric."""
     return REGISTRY.get_sample_value(f"nsq_gateway_{metric}", labels)
 
 

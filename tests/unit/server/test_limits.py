@@ -16,7 +16,6 @@ FREE = "127.0.0.1:0"
 
 @asynccontextmanager
 async def taken_address() -> AsyncIterator[str]:
-    """Yield an address on which another socket listens."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -35,7 +35,6 @@ TOO_LATE_S = AUTH_TIMEOUT_S
 
 
 def new(**options: Any) -> Session:  # noqa: ANN401 - any option
-    """Return a session that is not subscribed."""
     return Session(SessionOptions(topic="t", channel="c", **options), now=0.0)
 
 
@@ -47,7 +46,6 @@ def asked(now: float = 0.0) -> Session:
 
 
 def response(cmd: str, data: object, ref: object = None) -> Json:
-    """Return a response as the client reads it."""
     return {"type": "response", "cmd": cmd, "ref": ref, "data": data}
 
 
@@ -195,7 +193,6 @@ def test_with_auth_the_clock_stops() -> None:
 
 
 def test_an_outage_does_not_begin_while_a_broker_waits_for_auth() -> None:
-    """There is one: it asked."""
     session = Session(SessionOptions(topic="t", channel="c", broker_outage_s=1.0), now=0.0)
     session.on_secret_missing(0.0)
 
@@ -236,7 +233,6 @@ def test_the_longest_secret_is_taken() -> None:
 
 
 def test_too_many_unusable_auths_end_it() -> None:
-    """As with every other command that is none."""
     session = asked()
 
     actions = session.receive("\n".join([command("AUTH")] * (MAX_ERRORS + 1)), 1.0)
@@ -402,7 +398,6 @@ def test_a_revoked_secret_ends_an_open_socket() -> None:
 
 
 def test_what_has_ended_is_told_nothing_more() -> None:
-    """One reason is enough."""
     session = asked()
     session.wake(TOO_LATE_S)
     read(session, 0.0)

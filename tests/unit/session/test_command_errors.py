@@ -17,7 +17,6 @@ HALF = "has half of a surrogate pair, which is not valid text; allowed: both hal
 
 
 def problem(line: str) -> str:
-    """Return what is said of *line*."""
     (bad,) = decode_frame(line)
     assert isinstance(bad, InvalidCommand)
     return bad.problem
@@ -65,7 +64,6 @@ def problem(line: str) -> str:
     ids=lambda value: value[:36],
 )
 def test_a_member_of_a_wrong_type_is_named(line: str, expected: str) -> None:
-    """What it is, and what is allowed."""
     assert expected == problem(line)
 
 
@@ -100,7 +98,6 @@ def test_what_names_no_command_is_told_what_does(line: str, expected: str) -> No
     ],
 )
 def test_what_is_no_json_is_told_where(line: str, expected: str) -> None:
-    """The byte, where there is one."""
     assert expected == problem(line)
 
 

@@ -92,7 +92,6 @@ def test_what_is_behind_a_list_is_found_where_that_is_soon(value: str, is_found:
 
 
 def test_what_has_too_many_members_is_not_read_to_its_end() -> None:
-    """A command has few."""
     few, many = ("{" + '"x":1,' * count + '"ref":7,' for count in (15, 16))
 
     assert [(None, 7), (None, None)] == [find_cmd_and_ref(few), find_cmd_and_ref(many)]

@@ -11,7 +11,6 @@ from gateway.session.json_frames import NopCommand, ParsedCommand, decode_frame
 
 
 def filled(*frames: str) -> CommandQueue:
-    """Return an inbox that holds *frames*."""
     inbox = CommandQueue()
     for text in frames:
         commands = decode_frame(text)
@@ -50,7 +49,6 @@ def test_a_turn_takes_so_many() -> None:
 
 
 def test_a_line_that_cannot_be_read_has_its_place() -> None:
-    """Between its neighbours."""
     assert [1, "?", 2] == refs(filled(f"{nops(1)}\nx\n{nops(2)}").take())
 
 
@@ -62,7 +60,6 @@ def test_blank_lines_are_no_commands() -> None:
 
 
 def test_what_is_put_back_comes_first() -> None:
-    """It was there before."""
     inbox = filled(nops(2))
 
     inbox.put_back([NopCommand(0), NopCommand(1)])

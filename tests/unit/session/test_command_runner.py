@@ -36,7 +36,6 @@ RATE = 100
 
 
 def frame(*commands: str) -> str:
-    """Return the frame that holds *commands*."""
     return "\n".join(commands)
 
 
@@ -46,7 +45,6 @@ def nops(count: int) -> str:
 
 
 def refs(session: Session, now: float = 0.0) -> list[object]:
-    """Return the ref of each answer that waits."""
     return [each["ref"] for each in read(session, now)]
 
 
@@ -142,7 +140,6 @@ def test_what_waits_for_its_turn_is_not_carried_out_after_the_end() -> None:
 
 
 def test_a_later_turn_may_end_the_socket() -> None:
-    """As the first one may."""
     session = subscribed()
     session.receive(frame(nops(COMMANDS_PER_TURN), *["x"] * (MAX_ERRORS + 1)), 0.0)
 
@@ -294,7 +291,6 @@ def test_too_much_at_once_ends_the_socket() -> None:
 
 
 def test_one_command_can_be_too_much() -> None:
-    """Its ids count."""
     session = subscribed(command_rate_limit=RATE)
     ids = [f"{number}" for number in range(6 * RATE + 1)]
 
@@ -391,7 +387,6 @@ def test_while_auth_is_tried_nobody_listens() -> None:
 
 
 def test_auth_that_a_later_broker_wants_holds_up_what_is_behind_it() -> None:
-    """The order of answers holds there too."""
     session = Session(subscribed().options, now=0.0)
     session.on_no_source(60_000, 0.0)
     read(session, 0.0)
@@ -412,7 +407,6 @@ def test_auth_that_a_later_broker_wants_holds_up_what_is_behind_it() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"is_auto_ack": True}, {"is_viewer": True}])
 def test_every_kind_of_socket_may_publish(options: dict[str, bool]) -> None:
-    """It is NSQ that says who may."""
     session = subscribed(**options)
 
     actions = session.receive(

@@ -43,7 +43,6 @@ def test_an_mpub_costs_a_command_for_so_many_bodies(of: str) -> None:
 
 
 def test_a_few_bodies_cost_one_command() -> None:
-    """As many as one command stands for."""
     session = subscribed(command_rate_limit=RATE)
     text = command("MPUB", topic="t", bodies=["a"] * BODIES_PER_COMMAND)
 
@@ -53,7 +52,6 @@ def test_a_few_bodies_cost_one_command() -> None:
 
 
 def test_an_mpub_that_is_refused_costs_as_much() -> None:
-    """Its bodies were looked at."""
     session = subscribed(command_rate_limit=RATE)
     bodies = ["a"] * (BODIES_PER_COMMAND * 2 * RATE - 1) + [""]
 
@@ -170,7 +168,6 @@ def test_an_mpub_with_too_many_bodies_is_refused_with_one_code(count: int) -> No
 
 
 def test_an_mpub_has_a_bounded_number_of_bodies() -> None:
-    """Those that were not refused before they were counted."""
     session = subscribed()
 
     assert [] == session.receive(command("MPUB", topic="t", bodies=["a"] * 32_769), 0.0)
@@ -178,7 +175,6 @@ def test_an_mpub_has_a_bounded_number_of_bodies() -> None:
 
 
 def test_a_long_line_costs_by_its_size() -> None:
-    """Whatever is in it has to be decoded."""
     session = subscribed(command_rate_limit=RATE)
     text = command("NOP", x="x" * (4_096 * (2 * RATE - 50)))
 

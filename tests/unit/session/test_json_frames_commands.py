@@ -179,7 +179,6 @@ def test_a_line_that_is_no_json_keeps_its_cmd_and_ref(
 
 
 def test_a_line_of_too_many_strings_that_is_no_json_keeps_what_stands_first() -> None:
-    """What is behind them is not looked for."""
     ids = ",".join(['"a"'] * 100_000)
     first = f'{{"cmd":"FIN","ref":7,"ids":[{ids}],"more":NaN}}'
     last = f'{{"cmd":"FIN","ids":[{ids}],"more":NaN,"ref":7}}'
@@ -214,7 +213,6 @@ def test_any_object_is_read(given_object: dict[str, object]) -> None:
     ],
 )
 def test_an_answer_names_one_id_or_several(command: DeliveryCommand, expected: list[str]) -> None:
-    """Both forms are the same to what follows."""
     assert expected == command.delivery_ids()
 
 
@@ -245,7 +243,6 @@ def test_a_command_does_not_show_its_secret() -> None:
 
 @given(st.lists(st.sampled_from(['{"cmd":"NOP"}', "", " ", "x", '{"cmd":"FIN","id":"abc"}'])))
 def test_a_long_frame_in_chunks_is_the_same_as_its_lines(spoken: list[str]) -> None:
-    """Wherever a chunk ends."""
     text = "\n".join(spoken)
     expected = list(read(text))
 

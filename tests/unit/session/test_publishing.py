@@ -134,7 +134,6 @@ def test_of_many_bodies_the_one_that_is_wrong_is_named(of: str) -> None:
 
 
 def test_ok_is_the_answer_to_what_is_published(publishing: Publishing) -> None:
-    """With the ref of its command."""
     publish = publishing.begin(MpubCommand(7, "t", ["a"]))
 
     assert ResponseOut("MPUB", 7, "OK") == publishing.end(publish, None)

@@ -39,7 +39,6 @@ TIMEOUT_S = 60.0
 
 
 def error_of(session: Session, now: float = 0.0) -> Json:
-    """Return the one error that waits."""
     (error,) = read(session, now)
     assert "error" == error["type"]
     return error
@@ -198,7 +197,6 @@ def test_of_several_ids_those_that_can_be_are_answered() -> None:
 
 
 def test_answers_go_to_the_source_that_delivered() -> None:
-    """One action for each source, in one row."""
     session = subscribed(sources=2)
     ids = holding(session, 0xA, source=1) + holding(session, 0xB, source=2)
 
@@ -368,7 +366,6 @@ def test_rdy_rises_again_when_nsqd_has_not_refused_a_late_touch() -> None:
 
 @pytest.mark.parametrize("verb", ["FIN", "REQ"])
 def test_a_refused_touch_of_what_was_answered_since_is_told_and_frees_nothing(verb: str) -> None:
-    """The place was free already."""
     session = subscribed(max_in_flight=2)
     one, _ = holding(session, 0xA, 0xB)
     session.receive(command("TOUCH", id=one), 1.0)
@@ -473,7 +470,6 @@ def test_rdy_goes_before_what_is_requeued_in_the_same_frame() -> None:
 
 
 def test_nop_is_silent_without_a_ref() -> None:
-    """With one it is a sign of life."""
     session = subscribed()
 
     actions = session.receive(command("NOP") + "\n" + command("NOP", ref="alive"), 0.0)
@@ -627,7 +623,6 @@ def test_losing_the_last_source_leaves_the_socket_open() -> None:
 
 
 def test_an_outage_that_is_too_long_ends_the_socket() -> None:
-    """Once, and not a moment before."""
     session = subscribed(broker_outage_s=300.0)
     session.on_source_lost(1, 100.0)
 

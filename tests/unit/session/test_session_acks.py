@@ -28,7 +28,6 @@ def unknown(_session: Session, _delivery_id: str) -> str:
 
 
 def answered(session: Session, delivery_id: str) -> str:
-    """Answer it before."""
     session.receive(command("FIN", id=delivery_id), 1.0)
     return delivery_id
 
@@ -71,7 +70,6 @@ def test_an_answer_that_cannot_count_is_refused(
 
 
 def answering() -> tuple[AckHandler, Window, Outbox]:
-    """Return what takes answers, and what is around it."""
     window, outbox = Window(10), Outbox("t", "c")
     return AckHandler(window, outbox), window, outbox
 

@@ -40,7 +40,6 @@ TIMEOUT_S = 60.0
 
 
 def test_ack_auto_finishes_once_the_frame_is_written() -> None:
-    """Not before: what is being written may still be lost."""
     session = subscribed(sources=2, is_auto_ack=True)
     session.on_messages(1, messages(0xA), 0.0)
     session.on_messages(2, messages(0xB), 0.0)
@@ -269,7 +268,6 @@ def test_cls_stops_the_messages_and_waits_for_the_answers() -> None:
 
 
 def test_cls_ends_at_once_when_nothing_is_in_flight() -> None:
-    """There is nothing to wait for."""
     actions = subscribed().receive(command("CLS"), 0.0)
 
     assert [SetReady(0), CloseSocket(CloseReason.DONE)] == actions
@@ -289,7 +287,6 @@ def test_cls_ends_at_the_latest_after_the_message_timeout() -> None:
 
 
 def test_cls_ends_when_the_last_source_is_lost() -> None:
-    """With it went all that was in flight."""
     session = subscribed()
     holding(session, 0xA)
     session.receive(command("CLS"), 1.0)
@@ -298,7 +295,6 @@ def test_cls_ends_when_the_last_source_is_lost() -> None:
 
 
 def test_cls_with_ack_auto_ends_when_the_frame_is_written() -> None:
-    """What is being written is finished first."""
     session = subscribed(is_auto_ack=True)
     session.on_messages(1, messages(0xA), 0.0)
     session.next_frame(0.0)

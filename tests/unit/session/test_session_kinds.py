@@ -31,7 +31,6 @@ A, B, C = message_id(0xA), message_id(0xB), message_id(0xC)
 
 
 def state(name: str, nsqds: int = 1, lost_ids: list[str] | None = None) -> Json:
-    """Return the frame that tells of a state."""
     data = {"state": name, "nsqds": nsqds, "lost_ids": lost_ids or []}
     return {"type": "response", "cmd": "NOP", "ref": None, "data": data}
 
@@ -116,7 +115,6 @@ def test_above_max_attempts_a_message_is_put_off() -> None:
 
 
 def test_messages_with_as_many_attempts_go_back_together() -> None:
-    """One command for each delay."""
     session = subscribed(max_attempts=1)
 
     actions = session.on_messages(1, [message(0xA, attempts=3), message(0xB, attempts=3)], 0.0)
@@ -126,7 +124,6 @@ def test_messages_with_as_many_attempts_go_back_together() -> None:
 
 
 def test_a_message_is_put_off_no_longer_than_nsqd_allows() -> None:
-    """Its limit is that of a REQ."""
     session = subscribed(max_attempts=1, limits=Limits(max_req_timeout_ms=100_000))
 
     actions = session.on_messages(1, [message(0xA, attempts=65_535)], 0.0)
@@ -207,7 +204,6 @@ def test_a_channel_that_is_gone_ends_the_socket() -> None:
 
 
 def test_what_is_unfinished_goes_back_when_the_channel_is_gone() -> None:
-    """As at every end: where the channel is there again, somebody may have it."""
     session = subscribed()
     session.on_messages(1, messages(0xA), 0.0)
     session.on_channel_gone()

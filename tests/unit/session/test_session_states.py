@@ -35,7 +35,6 @@ def test_an_outage_ends_it_after_its_time(
 
 
 def test_a_session_that_never_had_a_broker_ends_as_well() -> None:
-    """The outage begins with the session."""
     lifecycle = Lifecycle(now=5.0, slow_consumer_s=30.0, broker_outage_s=300.0)
 
     assert 305.0 == lifecycle.due
@@ -128,7 +127,6 @@ def begin_close(lifecycle: Lifecycle) -> None:
 
 
 def end(lifecycle: Lifecycle) -> None:
-    """Whatever ends it."""
     lifecycle.end()
 
 

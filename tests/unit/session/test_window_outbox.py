@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gateway.protocol.frames import Message
 from gateway.session.json_frames import ErrorOut, MessageOut, Out, Ref, ResponseOut, encode_frame
+from gateway.session.types import SessionObserver
 from gateway.session.window import MARGIN_S, MAX_FRAME_BYTES, DeliveryBatch, Outbox, Window
 from tests.support.websocket.session_messages import message, message_id, messages
 
 
 def batch(source: int = 1, *, now: float = 0.0, timeout_s: float = 60.0) -> DeliveryBatch:
-    """Return a batch that came at *now*."""
     return DeliveryBatch(source, timeout_s, now + timeout_s, ceiling=now + 900.0)
 
 
@@ -33,7 +33,6 @@ def ids_of(out: list[Out]) -> list[str]:
 
 
 def ok(ref: Ref) -> ResponseOut:
-    """Return an answer."""
     return ResponseOut("NOP", ref, "OK")
 
 
@@ -102,6 +101,31 @@ def test_expired_messages_are_not_sent() -> None:
 
     assert ["0000000000000003"] == ids_of(lines)
     assert (1, 0) == (len(window), box.size_bytes)
+
+
+class TimeoutCounter(SessionObserver):
+    """Keep each count."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def on_timed_out(self, count: int) -> None:
+        """Keep it."""
+        self.counts.append(count)
+
+
+def test_an_observer_hears_of_each_message_that_timed_out() -> None:
+    """In the window, and unsent: before a frame is made, or when it is."""
+    observer = TimeoutCounter()
+    window, box = Window(10, observer), Outbox("t", "c", observer)
+    window.add(batch(timeout_s=10.0), messages(1))
+    box.add_messages(batch(timeout_s=10.0), messages(2, 3))
+    window.expire(10.0)
+    box.expire(10.0)
+    box.add_messages(batch(timeout_s=20.0), messages(4, 5, 6))
+    box.take(window, 20.0)
+
+    assert [1, 2, 3] == observer.counts
 
 
 def test_what_expires_while_the_client_takes_nothing_counts_on() -> None:

@@ -7,8 +7,9 @@ import pytest
 from pydantic_settings import BaseSettings
 
 from gateway.errors import SettingsError
+from gateway.settings.broker import BrokerSettings
 from gateway.settings.loader import all_settings, load
-from gateway.settings.serve import BrokerSettings, ServeSettings
+from gateway.settings.serve import ServeSettings
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,6 @@ def test_every_setting_says_what_it_is_for_and_what_is_allowed(kind: type[BaseSe
 
 @pytest.mark.parametrize("kind", all_settings())
 def test_every_default_is_allowed(kind: type[BaseSettings]) -> None:
-    """Defaults given as flags are valid."""
     defaults = {
         name: field.default
         for name, field in kind.model_fields.items()
@@ -154,7 +154,6 @@ def test_every_default_is_allowed(kind: type[BaseSettings]) -> None:
 
 
 def test_the_durations_of_nsqd_are_kept_in_milliseconds() -> None:
-    """They may be Go durations or numbers."""
     settings = load(BrokerSettings, {"msg_timeout": "1m30s", "max_msg_timeout": "120000"}).settings
 
     assert (90_000, 120_000) == (settings.msg_timeout, settings.max_msg_timeout)

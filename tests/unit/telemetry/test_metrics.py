@@ -21,7 +21,6 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 def lines_of(*metrics: FastCounter | Histogram) -> list[str]:
-    """Return the lines of the text format of *metrics*."""
     registry = CollectorRegistry()
     for metric in metrics:
         registry.register(metric)
@@ -51,7 +50,6 @@ def test_what_has_not_happened_is_shown_as_0() -> None:
 
 
 def test_a_level_goes_up_and_down() -> None:
-    """Its type is gauge."""
     level = FastGauge("open", "Open.", ("role",))
     level.counts["a",] += 2
     level.counts["a",] -= 1

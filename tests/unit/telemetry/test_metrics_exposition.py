@@ -14,7 +14,6 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 
 def registry_of(series: int) -> CollectorRegistry:
-    """Return a registry with two metrics, one of them with *series* series."""
     registry = CollectorRegistry()
     Counter("apples", "Apples eaten.", registry=registry).inc()
     for family in range(20):

@@ -12,7 +12,6 @@ from gateway.telemetry import ProcessMetrics
 
 
 def values() -> dict[str, float]:
-    """Return the current values, by name."""
     registry = CollectorRegistry()
     registry.register(ProcessMetrics())
     return {sample.name: sample.value for metric in registry.collect() for sample in metric.samples}

@@ -71,7 +71,6 @@ def test_a_share_is_drawn(
 
 
 def test_a_span_that_cannot_begin_is_none() -> None:
-    """The caller continues without a span."""
     with capture_logs():
         assert broken_tracing().begin("a", "server", None, {}) is None
 

@@ -220,7 +220,6 @@ async def test_a_forbidden_page_publishes_nothing(
 async def test_a_page_that_is_allowed_can_read_every_answer(
     method: str, path: str, status: int, client: httpx.AsyncClient
 ) -> None:
-    """Errors too: it is to know why."""
     answer = await client.request(method, path, content=b"a", headers={"Origin": "http://friend"})
 
     assert (status, "http://friend", "Origin") == (
@@ -302,7 +301,6 @@ async def test_a_parameter_that_fastapi_refuses_is_a_problem_too(parts: AppConte
 
 
 async def test_start_and_end_of_the_server_are_answered(parts: AppContext) -> None:
-    """A server with lifespan on is content."""
     events = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     scope = {"type": "lifespan", "state": {}}
 

@@ -10,7 +10,9 @@ from gateway.credentials import Secret
 from gateway.errors import AuthRequired, InvalidRequest
 from gateway.session.auth import MAX_SECRET_BYTES
 from gateway.web.auth import (
+    ANONYMOUS,
     AccessPolicy,
+    Principal,
     authorization_values,
     bearer_secret,
     single_secret,
@@ -22,7 +24,6 @@ SPOKEN = "nsq.json.v1"
 
 
 def entry(secret: bytes) -> str:
-    """Return the subprotocol that brings *secret*."""
     return "nsq.auth." + base64.urlsafe_b64encode(secret).decode().rstrip("=")
 
 
@@ -107,7 +108,6 @@ def test_a_subprotocol_entry_brings_any_bytes(secret: bytes) -> None:
 
 @pytest.mark.parametrize("offered", [[], [SPOKEN], ["mqtt", SPOKEN], ["nsq.authority"]])
 def test_without_an_entry_there_is_no_secret(offered: list[str]) -> None:
-    """What is offered is left as it is."""
     assert (None, offered) == take_subprotocol_secret(offered)
 
 
@@ -141,12 +141,10 @@ def test_an_entry_that_cannot_be_used_is_refused(offered: list[str], token: str)
 def test_a_secret_comes_in_one_place(
     header: Secret | None, subprotocol: Secret | None, expected: Secret | None
 ) -> None:
-    """Whichever it is."""
     assert expected == single_secret(header, subprotocol)
 
 
 def test_a_secret_in_two_places_is_refused() -> None:
-    """Equal or not: one of them is not meant."""
     with pytest.raises(InvalidRequest, match="one is allowed"):
         single_secret(ALICE, ALICE)
 
@@ -155,27 +153,24 @@ def test_a_secret_in_two_places_is_refused() -> None:
 
 
 def test_what_a_caller_brings_is_used() -> None:
-    """Whatever the policy."""
     policies = [AccessPolicy(require_auth=required) for required in (False, True)]
     policies.append(AccessPolicy(anonymous_secret=OURS))
 
-    assert [ALICE] * 3 == [policy.effective_secret(ALICE) for policy in policies]
+    assert [Principal(ALICE)] * 3 == [policy.identify(ALICE) for policy in policies]
 
 
 def test_a_caller_without_a_secret_is_let_on() -> None:
-    """NSQ decides."""
-    assert AccessPolicy().effective_secret(None) is None
+    assert ANONYMOUS == AccessPolicy().identify(None)
 
 
 def test_a_caller_without_a_secret_may_be_lent_ours() -> None:
-    """Only where that was said."""
-    assert OURS == AccessPolicy(anonymous_secret=OURS).effective_secret(None)
+    assert Principal(OURS) == AccessPolicy(anonymous_secret=OURS).identify(None)
 
 
 def test_a_caller_without_a_secret_may_be_refused() -> None:
     """Even where a secret could be lent: the stricter word counts."""
     with pytest.raises(AuthRequired):
-        AccessPolicy(require_auth=True, anonymous_secret=OURS).effective_secret(None)
+        AccessPolicy(require_auth=True, anonymous_secret=OURS).identify(None)
 
 
 def test_a_policy_shows_no_secret() -> None:

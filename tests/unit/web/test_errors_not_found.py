@@ -22,7 +22,6 @@ def test_an_unknown_path_is_404_and_tells_the_known_ones() -> None:
 
 
 def test_a_wrong_method_is_405_with_allow() -> None:
-    """The header says which methods there are."""
     status, headers, body = not_found_response(http_scope("GET", "/pub"), ROUTES, "r")
 
     assert (405, "METHOD_NOT_ALLOWED") == (status, json.loads(body)["message"])
@@ -96,7 +95,6 @@ def test_the_root_leads_to_the_console(method: str) -> None:
 def test_the_root_without_a_console_names_the_routes(
     method: str, routes: dict[str, tuple[str, ...]]
 ) -> None:
-    """So does what is no visit."""
     scope = {"method": method, "path": "/", "query_string": b""}
     status, _, body = not_found_response(scope, {"/ping": ("GET",), **routes}, "r-1")
 

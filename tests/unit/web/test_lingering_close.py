@@ -72,7 +72,6 @@ async def test_last_words_arrive_though_the_peer_is_sending(raw: RawSocket) -> N
 
 
 async def test_a_peer_that_closes_its_half_is_gone(raw: RawSocket, server: Server) -> None:
-    """Nothing is waited for."""
     await raw.send(b"go")
     await raw.read_to_end()
     assert 1 == len(server.connections)
@@ -83,7 +82,6 @@ async def test_a_peer_that_closes_its_half_is_gone(raw: RawSocket, server: Serve
 
 
 async def test_a_peer_that_does_nothing_is_cut(raw: RawSocket, server: Server) -> None:
-    """After two seconds."""
     clock = ManualClock()
     await raw.send(b"go")
     await until(lambda: bool(server.connections))

@@ -42,7 +42,6 @@ async def test_a_turn_has_so_much_for_all() -> None:
 
 
 async def test_who_waits_has_a_share_in_every_turn() -> None:
-    """Nobody waits for another one's flood to be over."""
     turns = FrameBudget()
     flood, *others = [Visitor(turns, wanted) for wanted in (10_000, 10, 10, 10)]
     await turn()
@@ -90,7 +89,6 @@ def test_what_is_long_costs_more(size_bytes: int, units: int) -> None:
 
 
 async def test_a_loop_has_one_budget() -> None:
-    """Whatever listens on it."""
     loop = asyncio.get_running_loop()
 
     assert frame_budget_of(loop) is frame_budget_of(loop)

@@ -21,7 +21,9 @@ def app(
     return ManagementApp(ProcessStatus(lambda: phase, registry), hosts)
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:8081", "[::1]:8081", "0.0.0.0:8081"])
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1:8081", "[::1]:8081", "0.0.0.0:8081", "/run/gateway/http"]
+)
 @pytest.mark.parametrize(
     "host,is_trusted",
     [
@@ -57,13 +59,13 @@ async def test_a_page_reads_nothing_through_a_name_of_its_own(
     "host", ["nsq-gateway.ns.svc:8081", "nsq-gateway.ns.svc.cluster.local", "pod.example.org:8081"]
 )
 async def test_what_is_no_browser_may_scrape_by_any_name(host: str) -> None:
-    """Prometheus and the kubelet, where the port is not on loopback."""
-    elsewhere = await http_client(app(listen="0.0.0.0:8081")).get(
-        "/metrics", headers={"Host": host}
-    )
-    here = await http_client(app()).get("/metrics", headers={"Host": host})
+    """Prometheus and the kubelet, where the port is not on loopback; a proxy at a Unix socket."""
+    answers = [
+        await http_client(app(listen=listen)).get("/metrics", headers={"Host": host})
+        for listen in ("0.0.0.0:8081", "/run/gateway/http", "127.0.0.1:8081")
+    ]
 
-    assert [200, 403] == [elsewhere.status_code, here.status_code]
+    assert [200, 200, 403] == [answer.status_code for answer in answers]
 
 
 @pytest.mark.parametrize("phase", LifecycleState)
@@ -100,7 +102,6 @@ async def test_metrics_are_shown() -> None:
 async def test_everything_else_is_answered_as_on_the_public_port(
     method: str, path: str, status: int
 ) -> None:
-    """Paths of the public port are not here."""
     answer = await http_client(app()).request(method, path)
 
     assert status == answer.status_code

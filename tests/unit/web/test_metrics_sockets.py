@@ -9,21 +9,23 @@ import pytest
 
 from gateway.protocol.frames import Message
 from gateway.telemetry import REGISTRY
-from gateway.web.metrics import SocketGauges, observe_age
+from gateway.web.metrics import SESSION_METRICS, SocketGauges, observe_age
 
 _AGE = "nsq_gateway_message_age_seconds"
 
 
 def value(name: str, **labels: str) -> float:
-    """Return what is shown under *name*."""
     found = REGISTRY.get_sample_value(name, labels)
     assert found is not None
     return found
 
 
-def up_to(bound: str) -> float:
-    """Return how many messages were up to so old."""
-    return value(f"{_AGE}_bucket", le=bound)
+def ages() -> tuple[list[float], float]:
+    """Return how many messages were up to so old, for four bounds, and the sum."""
+    bounds = ("0.001", "1.0", "5.0", "+Inf")
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    shown = {(sample.name, sample.labels.get("le")): sample.value for sample in samples}
+    return [shown[f"{_AGE}_bucket", bound] for bound in bounds], shown[f"{_AGE}_sum", None]
 
 
 @pytest.mark.parametrize("ages_s", [[2.0], [2.0, 2.1, 1.9], [0.2, 2.0, 30.0], [-5.0, 2.0], [-1.0]])
@@ -35,12 +37,12 @@ def test_each_message_is_as_old_as_it_is(
     now_ns = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     messages = [Message(now_ns - int(age_s * 1e9), 1, b"0" * 16, b"") for age_s in ages_s]
-    bounds = ("0.001", "1.0", "5.0", "+Inf")
-    before, sum_before = [up_to(bound) for bound in bounds], value(f"{_AGE}_sum")
+    before, sum_before = ages()
 
     observe_age(messages, times=times)
 
-    after = [up_to(bound) - was for bound, was in zip(bounds, before, strict=True)]
+    counts, sum_after = ages()
+    after = [count - was for count, was in zip(counts, before, strict=True)]
     apart = [after[0], *(high - low for low, high in pairwise(after))]
     expected = [
         sum(low < age_s <= high for age_s in ages_s) * times
@@ -48,7 +50,18 @@ def test_each_message_is_as_old_as_it_is(
     ]
     assert expected == apart
     total = sum(max(0.0, age_s) for age_s in ages_s) * times
-    assert value(f"{_AGE}_sum") - sum_before == pytest.approx(total, abs=0.01)
+    assert sum_after - sum_before == pytest.approx(total, abs=0.01)
+
+
+def test_a_command_is_counted_once_unless_it_stands_for_more() -> None:
+    name = "nsq_gateway_socket_commands_total"
+    before = value(name, command="FIN"), value(name, command="unreadable")
+
+    SESSION_METRICS.on_commands("FIN", 3)
+    SESSION_METRICS.on_commands("")
+
+    after = value(name, command="FIN"), value(name, command="unreadable")
+    assert (3, 1) == (after[0] - before[0], after[1] - before[1])
 
 
 def test_sums_are_those_of_all_sockets() -> None:

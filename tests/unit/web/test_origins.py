@@ -29,7 +29,6 @@ def preflight_of(origin: bytes, *more: tuple[bytes, bytes]) -> Headers:
 
 
 def test_a_request_without_an_origin_passes() -> None:
-    """What is no browser is not meant."""
     OriginPolicy().check([], b"gateway:8080")
 
 
@@ -173,7 +172,6 @@ def test_a_listed_page_may_read_the_answer() -> None:
 
 
 def test_every_page_may_read_the_answer_when_all_are_allowed() -> None:
-    """The answer names none of them."""
     headers = dict(EVERYBODY.cors_headers([b"null"]))
 
     assert b"*" == headers[b"access-control-allow-origin"]
@@ -251,7 +249,6 @@ def test_another_options_request_is_no_preflight(headers: Headers) -> None:
 
 
 def test_the_page_of_a_request_is_its_origins_and_its_host() -> None:
-    """All of them, in order."""
     headers = [(b"origin", b"a"), (b"host", b"b"), (b"accept", b"c"), (b"origin", b"d")]
 
     assert ([b"a", b"d"], b"b") == origins_and_host(headers)

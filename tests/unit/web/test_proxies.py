@@ -88,7 +88,6 @@ def test_what_is_no_address_leaves_the_peer(value: bytes) -> None:
 
 
 def test_without_the_header_it_is_the_peer() -> None:
-    """A probe of the proxy itself, for one."""
     assert PEER == PROXIES.caller(PEER, [(b"host", b"gateway")])
 
 
@@ -163,12 +162,10 @@ def test_the_thirty_second_from_the_right_is_the_last_that_counts(
 
 @pytest.mark.parametrize("count,is_secure", [(31, True), (32, False)])
 def test_the_protocol_is_looked_for_as_far(count: int, is_secure: bool) -> None:  # noqa: FBT001
-    """What stands before that is not believed."""
     value = b"https" + b", http" * count
 
     assert is_secure == PROXIES.caller(PEER, [(b"x-forwarded-proto", value)]).is_secure
 
 
 def test_what_is_too_long_is_no_address() -> None:
-    """Nobody looks for one in it."""
     assert PEER.address == address(b"fe80::1%" + b"x" * 50_000)

@@ -25,7 +25,6 @@ def publish(quota: PublishBuckets, messages: int, now: float, caller: str = "a")
 
 
 def refusal(quota: PublishBuckets, now: float, caller: str = "a") -> RateLimited:
-    """Return what *caller* is told, who may not publish now."""
     with pytest.raises(RateLimited) as caught:
         quota.check(caller, now)
     return caught.value
@@ -39,7 +38,6 @@ def test_a_new_caller_may_publish_a_burst() -> None:
 
 
 def test_a_burst_of_its_own_size_may_be_set() -> None:
-    """It has nothing to do with the rate."""
     quota = PublishBuckets(10, burst=3)
 
     assert [True] * 3 + [False] == [publish(quota, 1, START) for _ in range(4)]
@@ -95,7 +93,6 @@ def test_requests_that_arrive_together_do_not_all_go_over() -> None:
 
 
 def test_callers_do_not_pay_for_each_other() -> None:
-    """Each has a bucket of its own."""
     quota = PublishBuckets(1)
     publish(quota, 50, START)
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.access.rights import Identity, Rights
 from gateway.credentials import Secret
 from gateway.errors import RateLimited
-from gateway.web.auth import AccessPolicy
+from gateway.web.auth import ANONYMOUS, AccessPolicy, Principal
 from gateway.web.rate_limit import PublishBuckets, PublishRateLimiter
 
-ALICE, BOB, OURS = Secret(b"alice"), Secret(b"bob"), Secret(b"ours")
+OUR_SECRET = Secret(b"ours")
+ALICE, BOB, OURS = Principal(Secret(b"alice")), Principal(Secret(b"bob")), Principal(OUR_SECRET)
+KNOWN, FRESHER, OTHER = (
+    Principal(Secret(token), Identity("https://id", name, Rights()))
+    for token, name in ((b"1", "carol"), (b"2", "carol"), (b"3", "dave"))
+)
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 
@@ -17,7 +23,7 @@ def one_each(*, requires_auth: bool) -> PublishRateLimiter:
     """Return a quota of one message for each caller."""
     return PublishRateLimiter(
         PublishBuckets(0.001, burst=1),
-        access=AccessPolicy(anonymous_secret=OURS),
+        access=AccessPolicy(anonymous_secret=OUR_SECRET),
         requires_auth=lambda: requires_auth,
     )
 
@@ -25,18 +31,23 @@ def one_each(*, requires_auth: bool) -> PublishRateLimiter:
 @pytest.mark.parametrize(
     "first,second,requires_auth,are_one",
     [
-        ((None, HERE), (None, HERE), True, True),
-        ((None, HERE), (None, THERE), True, False),
+        ((ANONYMOUS, HERE), (ANONYMOUS, HERE), True, True),
+        ((ANONYMOUS, HERE), (ANONYMOUS, THERE), True, False),
         ((ALICE, HERE), (ALICE, THERE), True, True),
         ((ALICE, HERE), (BOB, HERE), True, False),
         ((ALICE, HERE), (BOB, HERE), False, True),
         ((OURS, HERE), (OURS, THERE), True, False),
+        ((KNOWN, HERE), (FRESHER, THERE), False, True),
+        ((KNOWN, HERE), (OTHER, HERE), False, False),
     ],
-    ids=["address", "addresses", "secret", "secrets", "nobody asks", "lent"],
+    ids=[
+        *("address", "addresses", "secret", "secrets", "nobody asks", "lent"),
+        *("identity", "identities"),
+    ],
 )
 async def test_who_counts_as_one_caller(
-    first: tuple[Secret | None, str],
-    second: tuple[Secret | None, str],
+    first: tuple[Principal, str],
+    second: tuple[Principal, str],
     *,
     requires_auth: bool,
     are_one: bool,
@@ -56,7 +67,6 @@ async def test_who_counts_as_one_caller(
 
 
 async def test_without_a_quota_everybody_may_publish_anything() -> None:
-    """Nothing is counted."""
     callers = PublishRateLimiter(None, access=AccessPolicy(), requires_auth=lambda: True)
     callers.charge(ALICE, HERE, messages=10**9)
     callers.check(ALICE, HERE)

@@ -11,7 +11,6 @@ from gateway.web.responses import request_id_from
 
 @pytest.mark.parametrize("value", [b"a", b"A-z_0.9", b"x" * 64])
 def test_a_sane_request_id_is_taken_over(value: bytes) -> None:
-    """The caller may name its request."""
     assert value.decode() == request_id_from([(b"x-request-id", value)])
 
 

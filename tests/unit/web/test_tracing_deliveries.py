@@ -27,7 +27,6 @@ PARENT = TraceParent(int(TRACE, 16), int(SPAN, 16), is_sampled=True)
     ],
 )
 def test_a_string_at_the_top_of_an_object_says_it(body: str) -> None:
-    """As CloudEvents in JSON have it."""
     assert PARENT == traceparent_in(body.encode())
 
 
@@ -52,7 +51,6 @@ def test_a_string_at_the_top_of_an_object_says_it(body: str) -> None:
     ],
 )
 def test_anything_else_says_nothing(body: bytes) -> None:
-    """And does no harm."""
     assert traceparent_in(body) is None
 
 
@@ -83,7 +81,6 @@ def test_what_is_no_traceparent_is_passed_over(text: str) -> None:
 
 
 def traced(*numbers: int) -> list[Message]:
-    """Return messages that belong to a trace."""
     return [message(number, json.dumps({"traceparent": TEXT}).encode()) for number in numbers]
 
 
@@ -102,7 +99,6 @@ async def test_a_delivery_is_followed_until_its_answer(verb: str, error: str | N
 
 
 async def test_a_source_that_is_lost_ends_its_deliveries() -> None:
-    """Those of others go on."""
     recorded = RecordedSpans()
     spans = DeliverySpans(recorded.tracing, "t")
     spans.on_delivered(1, traced(1), "c")

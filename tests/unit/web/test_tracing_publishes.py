@@ -27,7 +27,6 @@ TRACEPARENT = b"traceparent: " + SAMPLED.encode() + b"\r\n"
 async def traced(
     publisher: RecordingPublisher, recorded: RecordedSpans
 ) -> AsyncIterator[RawSocket]:
-    """Return a connection to a port whose publishes are traced."""
     async with (
         public_http(publisher, spans=PublishSpans(recorded.tracing)) as served,
         raw_socket(served.address) as raw,
@@ -36,7 +35,6 @@ async def traced(
 
 
 def answers() -> float:
-    """Return how many publishes were answered."""
     name = "nsq_gateway_publish_requests_total"
     return sum(
         REGISTRY.get_sample_value(name, {"route": "/pub", "result": result}) or 0.0
@@ -79,6 +77,18 @@ async def test_a_trace_that_fails_on_its_way_harms_no_publish() -> None:
 
     assert (3, before + 3) == (len(publisher.published), answers())
     assert ["POST /pub"] * 3 == [span.name for span in recorded.ended]
+
+
+async def test_a_publish_whose_head_is_known_is_traced_as_the_first() -> None:
+    recorded, publisher = RecordedSpans(ratio=1.0), WaitingPublisher()
+    async with traced(publisher, recorded) as raw:
+        for _ in range(2):
+            await raw.send(POST)
+            await until(lambda: bool(publisher.waiting))
+            publisher.waiting.pop()(None)
+            assert 200 == (await read_response(raw)).status
+
+    assert ["send t", "POST /pub"] * 2 == [span.name for span in recorded.ended]
 
 
 async def test_a_client_that_goes_within_its_body_ends_the_trace() -> None:

@@ -14,7 +14,6 @@ from tests.support.websocket.raw_socket import handshake, raw_socket
 
 @pytest.mark.parametrize("way", ["end", "reset", "close"])
 async def test_a_client_that_goes_before_its_answer_ends_the_trace(way: str) -> None:
-    """It is not counted as an answer."""
     recorded, gate = RecordedSpans(ratio=1.0), EchoUpgradeHandler()
     gate.open.clear()
     async with (
@@ -60,7 +59,6 @@ async def test_a_request_is_counted_and_traced_by_its_method(
 
 
 async def test_a_trace_that_cannot_begin_lets_everybody_in() -> None:
-    """The upgrade goes on without."""
     async with (
         echo_server(spans=UpgradeSpans(broken_tracing())) as address,
         raw_socket(address) as raw,

@@ -55,7 +55,6 @@ def test_a_request_of_uvicorn_has_what_we_read_and_set() -> None:
 
 
 def test_the_flow_control_of_uvicorn_asks_a_transport_for_reading_only() -> None:
-    """The connection serves it as one."""
     source = inspect.getsource(FlowControl)
     used = {"pause_reading", "resume_reading"}
     assert used == {

@@ -39,11 +39,16 @@ class Pair:
     embedded: Broker
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pair() -> AsyncIterator[Pair]:
-    """One nsqd without compression, and one embedded broker; each case has a topic of its own."""
-    embedded = Broker(BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0"))
-    async with real_nsqd("--snappy=false", "--deflate=false", "--max-channel-consumers=0") as nsqd:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["memory", "disk"])
+async def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pair]:
+    """One nsqd and one embedded broker; each case has a topic of its own."""
+    data_path = tmp_path_factory.mktemp("data") if request.param == "disk" else None
+    embedded = Broker(
+        BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", data_path=data_path)
+    )
+    async with real_nsqd("--max-channel-consumers=0") as nsqd:
         await embedded.start()
         yield Pair(nsqd, embedded)
         await embedded.stop()

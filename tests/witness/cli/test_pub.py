@@ -23,7 +23,6 @@ TOPIC = "orders"
 
 
 def prefixed(*bodies: bytes) -> bytes:
-    """Return *bodies*, each after its length."""
     return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
@@ -249,7 +248,6 @@ async def test_an_interruption_leaves_what_is_answered(
 
 
 async def test_a_person_at_a_terminal_sees_how_far_it_is(nsqd: Place) -> None:
-    """Progress appears on a terminal only."""
     with terminal() as screen:
         async with shell("pub", TOPIC, settings=nsqd.settings, stderr=screen.descriptor) as command:
             await command.write(b"hello\n" * 9)

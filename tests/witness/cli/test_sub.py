@@ -76,7 +76,6 @@ async def test_each_message_is_a_line_and_is_finished(place: Place) -> None:
 
 
 async def test_a_line_is_written_when_its_message_comes(place: Place) -> None:
-    """Lines are not buffered."""
     async with shell(*SUB, settings=place.settings) as command:
         await place.account.publish(b"one")
         first = await command.line()

@@ -77,7 +77,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def certs() -> Iterator[Certificates]:
-    """Return certificates for all tests of this module."""
     with certificates() as made:
         yield made
 

@@ -54,13 +54,11 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 
 @pytest.fixture(scope="module")
 def certs() -> Iterator[Certificates]:
-    """Return certificates for all tests of this module."""
     with certificates() as made:
         yield made
 
 
 def trusting(certs: Certificates, client: Identity | None = None) -> TlsOptions:
-    """Return TLS options with our CA and the certificate of *client*."""
     return TlsOptions(
         root_ca_file=certs.root_ca_file,
         cert_file=client.cert_file if client else None,
@@ -152,7 +150,6 @@ async def test_nsqd_lowers_the_level_to_its_own() -> None:
 
 
 async def test_an_nsqd_without_compression_is_talked_to_without() -> None:
-    """Compression is a preference and no requirement."""
     async with real_nsqd("--snappy=false", "--deflate=false") as nsqd:
         answers = [
             await round_trip(nsqd.tcp_address, ConnectionOptions(offer=OFFERS[name]))
@@ -426,7 +423,6 @@ def test_the_right_secret_opens(
 
 
 async def test_nsqd_tells_the_auth_server_who_the_certificate_names(certs: Certificates) -> None:
-    """AUTH follows TLS, and the auth server gets the name in the client's certificate."""
     options = ConnectionOptions(tls=trusting(certs, certs.client), secret=SECRET)
     async with (
         auth_server() as auths,
@@ -457,7 +453,6 @@ def test_a_wrong_secret_is_refused(run: Run) -> None:
 
 
 async def test_a_secret_that_grants_nothing_is_refused() -> None:
-    """The auth server knows the secret, but grants it nothing."""
     async with (
         auth_server() as auths,
         real_nsqd(f"--auth-http-address={auths.address}") as nsqd,

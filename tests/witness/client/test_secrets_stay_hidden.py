@@ -200,7 +200,6 @@ async def test_a_publisher_shows_no_secret(topic: str) -> None:
 
 @pytest.mark.usefixtures("every_word")
 async def test_a_subscriber_shows_no_secret() -> None:
-    """While it consumes and after it has stopped."""
     options = ConsumerOptions()
     options = replace(options, connection=replace(options.connection, secret=SECRET))
     async with guarded() as (nsqd, _):

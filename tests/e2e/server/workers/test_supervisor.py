@@ -92,7 +92,6 @@ async def test_a_worker_that_does_not_start_is_told_and_leaves_nothing(
 
 
 async def test_a_start_that_is_cut_short_leaves_nothing() -> None:
-    """Workers that have been started are ended."""
     async with no_leaks():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):

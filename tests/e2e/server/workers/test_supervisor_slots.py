@@ -27,7 +27,6 @@ from tests.support.manual_clock import turn
 
 @asynccontextmanager
 async def keeper(settings: ServeSettings) -> AsyncIterator[tuple[WorkerSlot, SharedAddress]]:
-    """Yield a slot that has not started yet, and its address."""
     address = SharedAddress("test", "127.0.0.1:0")
     address.bind()
     kept = WorkerSlot(

@@ -80,5 +80,4 @@ async def test_a_browser_takes_each_for_what_it_is(path: str, client: httpx.Asyn
 
 
 def test_generated_files_are_up_to_date() -> None:
-    """If not: make docs."""
     assert generate() == {path: path.read_bytes() for path in (PAGE, JSON)}

@@ -119,7 +119,6 @@ def test_an_error_of_spark_has_its_own_word() -> None:
 
 
 def test_an_error_of_java_has_the_name_of_its_class() -> None:
-    """The class has no package name."""
     text = _HEAD + "java.io.IOException: No space left on device\n\tat java.base/x"
 
     assert "IOException: No space left on device" == str(explain(text))
@@ -127,7 +126,6 @@ def test_an_error_of_java_has_the_name_of_its_class() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", _HEAD, "[", "Traceback (most recent call last):"])
 def test_any_text_is_explained(text: str) -> None:
-    """There is always a reason."""
     failure = explain(text)
 
     assert failure.kind
@@ -181,7 +179,6 @@ def test_a_java_exception_without_a_cause_is_explained_once() -> None:
 
 
 def test_a_python_error_below_java_is_explained_as_python() -> None:
-    """The Python error is the more specific one."""
     text = (
         "An error occurred while calling o1.save.\n"
         ": org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"

@@ -39,7 +39,6 @@ class Written(NamedTuple):
 
 
 def frames(count: int, body: bytes = b"x") -> bytes:
-    """Return frames of *count* messages."""
     return encode_messages([Message(1, 1, b"%016d" % number, body) for number in range(count)])
 
 

@@ -23,7 +23,6 @@ from gateway.settings.serve import ServeSettings
 
 @asynccontextmanager
 async def channels() -> AsyncIterator[tuple[WorkerChannel, WorkerChannel]]:
-    """Yield both ends of a channel."""
     one, two = socket.socketpair()
     here, there = await WorkerChannel.open(one), await WorkerChannel.open(two)
     yield here, there

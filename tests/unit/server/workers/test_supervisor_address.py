@@ -15,7 +15,6 @@ CONNECTIONS = 64
 
 
 def bound() -> SharedAddress:
-    """Return an address that is bound to a free port."""
     shared = SharedAddress("test", "127.0.0.1:0")
     shared.bind()
     return shared

@@ -71,7 +71,6 @@ async def test_it_answers_questions() -> None:
 
 @pytest.mark.parametrize("word", ["shutdown", "force"])
 async def test_it_ends_when_it_is_told(word: str) -> None:
-    """The channel is closed at its end."""
     async with worker() as (supervisor, _, task):
         await supervisor.receive()
         supervisor.send({word: True})

@@ -54,7 +54,6 @@ def info(**more: object) -> dict[str, Any]:
 
 
 def said(node: str, document: object) -> NodeResponse:
-    """Return what *node* answered."""
     return NodeResponse(node=node, status=200, body=json.dumps(document).encode())
 
 
@@ -62,7 +61,6 @@ def said(node: str, document: object) -> NodeResponse:
 
 
 def merged_stats(answers: Sequence[NodeAnswer]) -> bytes:
-    """Return what is made of the answers in the end."""
     return b"".join(run_steps(merge_stats(answers)))
 
 
@@ -166,7 +164,6 @@ def test_null_means_that_nobody_has_any(
     ],
 )
 def test_an_answer_that_is_none_is_an_error_of_its_node(bad: bytes) -> None:
-    """And the others are told."""
     answers = [NodeResponse(node="n1:1", status=200, body=bad), said("n2:1", stats())]
 
     nodes = json.loads(merged_stats(answers))["nodes"]
@@ -191,7 +188,6 @@ def test_thousands_of_topics_are_merged_in_steps() -> None:
 
 
 def test_a_topic_without_a_name_is_told_all_the_same() -> None:
-    """It stands first."""
     merged = json.loads(merged_stats([said("n:1", stats(topic("a"), {"depth": 3}))]))
 
     assert [{"depth": 3, "node": "n:1"}, {**topic("a"), "node": "n:1"}] == merged["topics"]
@@ -199,7 +195,6 @@ def test_a_topic_without_a_name_is_told_all_the_same() -> None:
 
 @pytest.mark.parametrize("merge", [merged_stats, merge_texts, lambda it: merge_infos(it, GATEWAY)])
 def test_not_one_answer_is_a_failure(merge: Any) -> None:  # noqa: ANN401 - any of the three
-    """With a line for each node."""
     broken = NodeResponse(node="y:1", status=500, body=b'{"message":"INTERNAL_ERROR"}')
 
     with pytest.raises(PartialFailure) as caught:
@@ -215,14 +210,12 @@ def test_not_one_answer_is_a_failure(merge: Any) -> None:  # noqa: ANN401 - any 
 
 
 def test_the_text_of_one_node_is_its_own() -> None:
-    """To the byte."""
     text = b"nsqd v1.3.0\n\nTopics: None\n"
 
     assert text == merge_texts([NodeResponse(node="n:1", status=200, body=text)])
 
 
 def test_each_of_several_texts_stands_below_its_node() -> None:
-    """One that did not answer says why."""
     answers: list[NodeAnswer] = [NodeResponse(node="n:1", status=200, body=b"nsqd v1.3.0\n"), GONE]
 
     assert (b"node n:1\nnsqd v1.3.0\n\nnode z:1\nerror: Connection refused\n") == merge_texts(

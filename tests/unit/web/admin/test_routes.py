@@ -45,7 +45,6 @@ async def node() -> AsyncIterator[ScriptedLookupd]:
 
 @pytest_asyncio.fixture
 async def other() -> AsyncIterator[ScriptedLookupd]:
-    """Return a second one."""
     async with scripted_lookupd() as other:
         other.rule = respond(200, b"")
         yield other
@@ -127,7 +126,6 @@ async def test_a_bad_topic_is_refused_where_nsqd_looks_at_it(
 async def test_a_channel_route_has_words_of_its_own(
     path: str, query: str, token: str, gateway: httpx.AsyncClient
 ) -> None:
-    """The topic first, then the channel."""
     assert (400, token) == await ask(gateway, "POST", path + query)
 
 
@@ -203,7 +201,6 @@ async def test_several_answers_are_one(
 async def test_each_node_that_failed_has_a_line(
     node: ScriptedLookupd, other: ScriptedLookupd
 ) -> None:
-    """What to do stands before them."""
     other.rule = respond(500, b'{"message":"INTERNAL_ERROR"}')
     async with admin_app(node.address, other.address) as gateway:
         answer = await gateway.post("/topic/empty?topic=t")
@@ -239,7 +236,6 @@ async def test_without_a_node_nothing_is_done(path: str, method: str) -> None:
 async def test_a_report_that_no_node_gives_is_a_failure(
     path: str, gateway: httpx.AsyncClient, node: ScriptedLookupd
 ) -> None:
-    """With a line for each."""
     node.rule = send_raw(b"")
     answer = await gateway.get(path)
 

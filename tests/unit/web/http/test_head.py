@@ -21,7 +21,6 @@ LONG = b"X-Long: " + b"x" * 20_000 + b"\r\n"
 
 
 def feed_in(reader: HeadReader, stream: bytes, piece_bytes: int) -> None:
-    """Give *reader* all of *stream* in pieces."""
     for start in range(0, len(stream), piece_bytes):
         piece = stream[start : start + piece_bytes]
         assert reader.feed(piece, 0) == len(piece)
@@ -29,7 +28,6 @@ def feed_in(reader: HeadReader, stream: bytes, piece_bytes: int) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 100_000])
 def test_as_many_headers_as_may_be_are_read(piece_bytes: int) -> None:
-    """And all of them are there."""
     reader = HeadReader()
 
     feed_in(reader, LINE + HOST + b"a: b\r\n" * (MAX_HEADERS - 1) + b"\r\n", piece_bytes)
@@ -77,7 +75,6 @@ def test_a_list_that_is_too_long_is_not_read(headers: bytes) -> None:
 
 
 def test_a_list_that_is_long_is_read() -> None:
-    """As many items as may be."""
     reader = HeadReader()
 
     reader.feed(LINE + HOST + b"Connection: " + b"a," * 127 + b"close\r\n\r\n", 0)
@@ -211,3 +208,8 @@ async def test_a_target_with_a_fragment_reaches_its_route(line: bytes, status: i
         await raw.send(request)
 
         assert status == (await read_response(raw)).status
+
+
+def test_an_encoding_beside_chunked_is_refused() -> None:
+    with pytest.raises(GatewayError, match="Transfer-Encoding is not chunked"):
+        HeadReader().feed(LINE + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 0)

@@ -73,7 +73,6 @@ async def port_of(
 
 
 async def ask(address: str, request: bytes) -> RawAnswer:
-    """Return the answer to one request on a connection of its own."""
     async with raw_socket(address) as raw:
         await raw.send(request)
         return await read_response(raw)
@@ -129,6 +128,30 @@ async def test_who_tries_again_finds_the_room_of_an_idle_connection() -> None:
             assert 200 == (await read_response(raw)).status
 
 
+async def test_an_idle_connection_that_has_gone_makes_no_room_for_others() -> None:
+    """The next one that is idle is closed in its place."""
+    async with port_of(hello, max_connections=2) as (address, port), AsyncExitStack() as stack:
+        raws = []
+        for idle_s in (2 * IDLE_S, 3 * IDLE_S):
+            known = set(port._connections)
+            raws.append(await stack.enter_async_context(raw_socket(address)))
+            await raws[-1].send(POST)
+            assert 200 == (await read_response(raws[-1])).status
+            (connection,) = port._connections - known
+            assert isinstance(connection, HttpProtocol)
+            connection._idle_since -= idle_s
+        assert 503 == (await ask(address, PING)).status
+        port._on_sweep()
+        raws[1].reset()
+        await until(lambda: len(port._connections) == 1)
+        busy = await stack.enter_async_context(raw_socket(address))
+        await busy.send(POST)
+        assert 200 == (await read_response(busy)).status
+
+        assert 503 == (await ask(address, PING)).status
+        assert b"" == await raws[0].read_to_end()
+
+
 async def test_one_too_many_that_has_asked_reads_why() -> None:
     """What it sent is thrown away, and does not cut the answer off."""
     async with (
@@ -141,6 +164,42 @@ async def test_one_too_many_that_has_asked_reads_why() -> None:
             await second.send(POST + b"x" * 100_000)
 
             assert 503 == (await read_response(second)).status
+
+
+async def test_what_one_too_many_sends_is_not_kept() -> None:
+    async with port_of(hello, max_connections=1) as (address, port), AsyncExitStack() as stack:
+        first = await stack.enter_async_context(raw_socket(address))
+        await first.send(POST)
+        assert 200 == (await read_response(first)).status
+        second = await stack.enter_async_context(raw_socket(address))
+        assert 503 == (await read_response(second)).status
+        (refused,) = port._refused_connections
+        assert isinstance(refused, HttpProtocol)
+        await second.send(b"x" * 100_000)
+        await until(lambda: refused._bytes_in == 100_000)
+
+        assert b"" == refused._unread
+
+
+async def test_an_application_that_waits_for_a_body_hears_that_it_is_broken() -> None:
+    heard: list[object] = []
+
+    async def reads(scope: object, receive: Callable[[], Awaitable[Any]], send: Any) -> None:  # noqa: ANN401
+        while "http.disconnect" not in heard:
+            event = await receive()
+            heard.append(event.get("body", event["type"]))
+        await hello(scope, receive, send)
+
+    async with port_of(reads) as (address, _), raw_socket(address) as raw:
+        await raw.send(
+            b"POST /x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+        )
+        await until(lambda: b"x" in heard)
+        await turn(5)  # it waits for more
+        await raw.send(b"no size\r\n")
+        await until(lambda: "http.disconnect" in heard)
+
+    assert [b"x", "http.disconnect"] == [each for each in heard if each]
 
 
 async def test_many_too_many_are_told_and_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,14 +384,12 @@ async def test_each_answer_of_a_drain_is_the_last_one(request_bytes: bytes) -> N
 async def hello(
     _scope: object, _receive: object, send: Callable[[object], Awaitable[None]]
 ) -> None:
-    """Answer with one word."""
     headers = [(b"content-length", b"5")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
 async def test_an_answer_that_was_awaited_when_the_drain_began_is_the_last_one() -> None:
-    """Of both kinds of requests."""
     is_free = asyncio.Event()
 
     async def late(scope: object, receive: object, send: Any) -> None:  # noqa: ANN401

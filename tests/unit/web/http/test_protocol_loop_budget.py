@@ -42,7 +42,6 @@ class Reader:
 
 @pytest.fixture
 def turns() -> ReadTimeBudget:
-    """Nobody has read."""
     return ReadTimeBudget()
 
 

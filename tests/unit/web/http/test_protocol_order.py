@@ -201,7 +201,6 @@ async def test_a_large_message_that_comes_in_many_reads_is_one(
 
 
 async def test_an_mpub_that_is_refused_is_counted_no_more(publisher: WaitingPublisher) -> None:
-    """Whatever is wrong with it."""
     async with public_http(publisher, LARGE) as served:
         answer = await served.http.post("/mpub?topic=t&binary=true", content=b"\0\0\0\2\0\0\0\1a")
 

@@ -80,7 +80,6 @@ async def test_ok_is_nsqds_answer(publisher: RecordingPublisher, client_of: Open
 async def test_a_body_in_chunks_is_put_together(
     publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
-    """The message is the whole body."""
     answer = await (await client_of(publisher)).post(
         "/pub?topic=t", content=in_chunks(b"ab", b"", b"\0c")
     )
@@ -123,7 +122,6 @@ async def test_answers_are_counted_by_route_and_result(
 async def test_lines_are_published_together(
     body: bytes, expected: list[bytes], publisher: RecordingPublisher, client_of: OpensClients
 ) -> None:
-    """One publish of all lines, also of none."""
     answer = await (await client_of(publisher)).post("/mpub?topic=t", content=body)
 
     assert (200, "OK") == (answer.status_code, answer.text)

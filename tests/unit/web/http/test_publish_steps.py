@@ -13,6 +13,7 @@ from gateway.errors import GatewayError, InvalidRequest, Overloaded, RateLimited
 from gateway.protocol.commands import PackedBodies
 from gateway.protocol.http_api import STEP_LINES
 from gateway.protocol.wire import Limits
+from gateway.web.auth import ANONYMOUS
 from gateway.web.http.publish import BYTES_PER_MESSAGE, MPUB, PublishHandler, RequestHead
 from gateway.web.proxies import UNKNOWN_CALLER
 from gateway.web.rate_limit import PublishBuckets
@@ -49,7 +50,7 @@ class Passes:
         def done(error: GatewayError | None) -> None:
             told.set_result((error, self.count))
 
-        self.handler.submit(head, body, None, done)
+        self.handler.submit(head, body, ANONYMOUS, done)
         return told
 
     def stop(self) -> None:
@@ -86,7 +87,6 @@ async def test_empty_lines_take_passes_too(passes: Passes) -> None:
 
 
 async def test_a_small_body_is_published_at_once(passes: Passes) -> None:
-    """In the pass that brought it."""
     assert (None, passes.count) == passes.submit(b"ab\ncd\n" * 1_000).result()
 
 
@@ -129,11 +129,10 @@ async def test_a_body_is_held_while_it_is_parsed(passes: Passes) -> None:
 
 
 async def test_more_than_may_be_held_is_overloaded() -> None:
-    """Before a second step of it is taken."""
     publisher = Producer([], ProducerOptions(buffer_bytes=1_000_000))
 
     with pytest.raises(Overloaded):
-        PublishHandler(publisher, Limits()).submit(HEAD, LINES, None, lambda _: None)
+        PublishHandler(publisher, Limits()).submit(HEAD, LINES, ANONYMOUS, lambda _: None)
     assert 0 == publisher.waiting_bytes
 
 
@@ -146,6 +145,16 @@ async def test_an_mpub_counts_against_the_rate_by_its_bytes() -> None:
     with pytest.raises(RateLimited) as caught:
         passes.handler.admit(HEAD)
     assert pytest.approx(2.0, abs=0.5) == caught.value.retry_after_s
+
+
+async def test_a_body_over_the_rate_is_refused_before_it_is_parsed() -> None:
+    passes = Passes(RecordingPublisher(), PublishBuckets(10, burst=1))
+    await passes.submit(b"\n" * (20 * BYTES_PER_MESSAGE))
+    passes.stop()
+
+    with pytest.raises(RateLimited):
+        passes.submit(LINES)
+    assert 0 == passes.publisher.held_bytes
 
 
 async def test_messages_are_charged_once_however_a_body_is_parsed() -> None:

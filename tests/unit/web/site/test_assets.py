@@ -36,7 +36,6 @@ PATHS = ["/nsq.js", "/nsq.d.ts", "/console", "/console/console.js"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder in the place of the package's."""
     for name, content in FILES.items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -56,7 +55,6 @@ def client_of(folder: Path, *, console: bool = True) -> httpx.AsyncClient:
 
 @pytest.fixture
 async def client(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client where the console is."""
     async with client_of(folder) as client:
         yield client
 
@@ -222,7 +220,6 @@ async def test_without_the_console_nothing_of_it_is_there(
 
 
 async def test_without_the_console_the_module_stays(folder: Path) -> None:
-    """It is for pages of others."""
     async with client_of(folder, console=False) as client:
         assert 200 == (await client.get("/nsq.js")).status_code
 
@@ -232,7 +229,6 @@ async def test_without_the_console_the_module_stays(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_head_tells_what_get_would_send(path: str, client: httpx.AsyncClient) -> None:
-    """All headers, and no body."""
     client.headers["X-Request-Id"] = "r-1"
 
     got, told = await client.get(path), await client.head(path)
@@ -270,7 +266,6 @@ async def test_what_has_changed_is_sent(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_method_is_405(path: str, client: httpx.AsyncClient) -> None:
-    """With what there is."""
     answer = await client.post(path)
 
     assert (405, "GET, HEAD, OPTIONS") == (answer.status_code, answer.headers["allow"])
@@ -279,7 +274,6 @@ async def test_another_method_is_405(path: str, client: httpx.AsyncClient) -> No
 async def test_the_list_of_paths_does_not_name_the_files_of_the_console(
     client: httpx.AsyncClient,
 ) -> None:
-    """Its page does."""
     detail = (await client.get("/nothing")).json()["detail"]
 
     assert "/console, " in detail

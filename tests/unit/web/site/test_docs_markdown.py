@@ -25,7 +25,6 @@ def test_names_of_attributes_may_be_words_of_python_or_have_a_dash() -> None:
 
 
 def test_an_element_that_is_always_empty_has_no_end() -> None:
-    """As HTML wants it."""
     assert '<meta charset="utf-8">' == element("meta", charset="utf-8")
 
 
@@ -51,7 +50,6 @@ def test_a_line_has_code_and_strong(text: str, expected: str) -> None:
 
 
 def test_a_blank_line_ends_a_paragraph() -> None:
-    """Lines without one between them are one paragraph."""
     assert "<p>a\nb</p><p>c</p>" == prose("a\nb\n\nc\n")
 
 

@@ -80,13 +80,11 @@ def client_of(folder: Path) -> httpx.AsyncClient:
 
 @pytest.fixture
 async def client(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of the folder."""
     async with client_of(folder) as client:
         yield client
 
 
 def raw(path: str) -> httpx.URL:
-    """Return an address with exactly this *path*."""
     return httpx.URL("http://gateway:8080", raw_path=path.encode())
 
 
@@ -160,7 +158,6 @@ async def test_a_folder_is_named_with_a_slash(
     "path", ["/", "/app.js", "/ten", "/deep/", "/deep/er/file.txt", "/with%20space.txt"]
 )
 async def test_head_tells_what_get_would_send(path: str, client: httpx.AsyncClient) -> None:
-    """All headers, and no body."""
     client.headers["X-Request-Id"] = "r-1"
 
     got, told = await client.get(raw(path)), await client.head(raw(path))
@@ -281,7 +278,6 @@ async def test_a_page_that_is_missing_is_told_with_a_problem(client: httpx.Async
 
 
 async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
-    """By tag or by time."""
     kept = (await client.get("/app.js")).headers
 
     answers = [
@@ -332,7 +328,6 @@ async def test_a_file_that_was_written_is_sent_at_once(
 async def test_a_part_of_a_file_may_be_asked_for(
     asked: str, status: int, content: bytes, client: httpx.AsyncClient
 ) -> None:
-    """What is no range is passed over, as it should be."""
     answer = await client.get("/ten", headers={"Range": asked})
 
     assert (status, content) == (answer.status_code, answer.content)

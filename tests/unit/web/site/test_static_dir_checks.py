@@ -18,7 +18,6 @@ NO_INDEX = "static directory has no index.html: / is 404"
 
 
 def made(folder: Path, *names: str) -> str:
-    """Return *folder* with files of these names."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
@@ -115,7 +114,6 @@ def test_a_file_behind_a_path_of_the_gateway_is_told(name: str, path: str, tmp_p
 
 
 def test_without_the_console_a_folder_of_its_name_is_seen(tmp_path: Path) -> None:
-    """Then there is nothing in front of it."""
     folder = made(tmp_path, "index.html", "console/index.html", "console/app.js")
 
     with capture_logs() as logs:
@@ -125,7 +123,6 @@ def test_without_the_console_a_folder_of_its_name_is_seen(tmp_path: Path) -> Non
 
 
 def test_of_many_hidden_files_some_are_named(tmp_path: Path) -> None:
-    """And all are counted."""
     folder = made(tmp_path, "index.html", *(f"console/{number:02}.js" for number in range(30)))
 
     with capture_logs() as logs:

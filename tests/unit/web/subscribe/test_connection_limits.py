@@ -10,7 +10,6 @@ from gateway.web.subscribe.connection_limits import ConnectionLimits
 
 
 def test_one_too_many_is_refused() -> None:
-    """The text says how many may be."""
     seats = ConnectionLimits(2)
     seats.acquire("192.0.2.1")
     seats.acquire("192.0.2.2")
@@ -21,7 +20,6 @@ def test_one_too_many_is_refused() -> None:
 
 
 def test_who_goes_makes_room() -> None:
-    """In all, and for its address."""
     seats = ConnectionLimits(1, limit_per_address=1)
     seats.acquire("192.0.2.1")
     seats.release("192.0.2.1")
@@ -77,11 +75,10 @@ ALICE, BOB = Secret(b"alice"), Secret(b"bob")
 
 
 def test_a_limit_of_one_is_in_the_singular() -> None:
-    """For a secret as for an address."""
     seats = ConnectionLimits(10, limit_per_secret=1)
     seats.acquire("192.0.2.1", ALICE)
 
-    with pytest.raises(LimitReached, match="this secret has 1 open socket, which is the limit"):
+    with pytest.raises(LimitReached, match="this caller has 1 open socket, which is the limit"):
         seats.acquire("192.0.2.1", ALICE)
 
 
@@ -93,7 +90,7 @@ def test_one_too_many_with_a_secret_is_refused() -> None:
     seats.acquire("192.0.2.1", BOB)
     seats.acquire("192.0.2.1")
 
-    with pytest.raises(LimitReached, match="this secret has 2 open sockets") as refused:
+    with pytest.raises(LimitReached, match="this caller has 2 open sockets") as refused:
         seats.acquire("192.0.2.3", ALICE)
     assert (4, "secret_full", False) == (
         len(seats),
@@ -117,12 +114,12 @@ def test_a_secret_that_comes_late_is_counted_as_well() -> None:
     """A browser says it in a frame, when its socket has been counted already."""
     seats = ConnectionLimits(10, limit_per_secret=1)
     seats.acquire("192.0.2.1")
-    seats.acquire_secret(ALICE)
+    seats.acquire_caller(ALICE)
     seats.acquire("192.0.2.1")
 
     with pytest.raises(LimitReached):
-        seats.acquire_secret(ALICE)
+        seats.acquire_caller(ALICE)
     seats.release("192.0.2.1", ALICE)
-    seats.acquire_secret(ALICE)
+    seats.acquire_caller(ALICE)
 
     assert 1 == len(seats)

@@ -58,7 +58,6 @@ def test_who_holds_the_most_stops_first() -> None:
 
 
 def test_what_was_taken_may_be_held_again() -> None:
-    """An end gives back what it held."""
     buffer = SocketsBuffer(10 * MIB)
     first, second = Reader(buffer), Reader(buffer)
 

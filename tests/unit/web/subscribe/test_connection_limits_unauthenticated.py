@@ -10,7 +10,6 @@ from gateway.web.subscribe.connection_limits import UnauthenticatedLimit
 
 @pytest.mark.parametrize("limit,text", [(1, "^1 socket waits"), (2, "^2 sockets wait")])
 def test_one_too_many_is_refused(limit: int, text: str) -> None:
-    """The text says how many there are."""
     room = UnauthenticatedLimit(limit)
     for number in range(limit):
         room.acquire(number)

@@ -112,6 +112,24 @@ async def test_answers_are_waited_for_as_long_as_anybody_holds_something() -> No
     assert [6, 7] == sorted(round(socket.close_at - begin) for socket in (idle, busy))
 
 
+async def test_the_only_busy_socket_of_many_is_waited_for() -> None:
+    clock = ManualClock()
+    busy = Told()
+    busy.is_waited_for = True
+    sockets = [busy, *(Told() for _ in range(40))]
+
+    draining = spawn("drain", drain_all(sockets, in_flight_s=10, window_s=2))
+    await turn(3)
+    await clock.advance(5)
+    is_early = draining.done()
+    busy.is_waited_for = False
+    await clock.advance(1)
+    await draining
+    clock.run_on()
+
+    assert not is_early
+
+
 async def test_answers_are_waited_for_no_longer_than_so_long() -> None:
     """Who holds something for ever holds up nobody."""
     clock = ManualClock()
@@ -213,7 +231,6 @@ async def test_who_has_gone_is_not_told() -> None:
 
 
 async def test_a_drain_stops_the_ages() -> None:
-    """All sockets are told by it."""
     clock = ManualClock()
     ages = MaxConnectionAge(100, in_flight_s=10)
     socket = Told()
@@ -229,7 +246,6 @@ async def test_a_drain_stops_the_ages() -> None:
 
 
 async def test_many_who_are_old_together_are_told_so_many_in_a_turn() -> None:
-    """As in a drain."""
     clock = ManualClock()
     turns = Turns()
     ages = MaxConnectionAge(100, in_flight_s=10, random=lambda: 0.0)

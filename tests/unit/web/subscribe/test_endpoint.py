@@ -24,7 +24,7 @@ from gateway.web.auth import AccessPolicy
 from gateway.web.http.publish import PublishHandler
 from gateway.web.metrics import RATE_LIMITED
 from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
-from gateway.web.subscribe.socket import SocketPublishing
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.websocket.protocol import Upgrade
 from tests.support.brokers.auth_broker import AuthBroker
 from tests.support.brokers.scripted_broker import no_response, refuse
@@ -45,17 +45,14 @@ ID = b"0123456789abcdef"
 
 
 def bearer(secret: str) -> dict[str, str]:
-    """Return the header that brings *secret*."""
     return {"Authorization": f"Bearer {secret}"}
 
 
 def entry(secret: str) -> str:
-    """Return the subprotocol that brings *secret*."""
     return "nsq.auth." + base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
 
 
 def auth(secret: str) -> Json:
-    """Return the command that brings *secret*."""
     return {"cmd": "AUTH", "secret": secret, "ref": "auth"}
 
 
@@ -146,7 +143,6 @@ async def test_a_refusal_is_remembered_for_a_second(
 
 
 async def test_a_refusal_is_for_who_was_refused(url: str) -> None:
-    """Another secret is taken at the same moment."""
     await refused_upgrade(url, headers=bearer("wrong"))
 
     async with open_socket(url, headers=bearer(ALICE)) as client:
@@ -253,7 +249,6 @@ async def test_no_auth_in_time_ends_the_socket(url: str, clock: ManualClock) -> 
 
 
 async def test_a_second_auth_is_invalid_and_the_socket_stays(url: str) -> None:
-    """One secret holds for one socket."""
     async with open_socket(url, headers=bearer(ALICE)) as client:
         await commands(client, 1)
         error = await client.ask(auth(BOB))
@@ -466,7 +461,6 @@ async def test_a_revoked_secret_ends_all_its_viewers(broker: AuthBroker) -> None
 
 
 def asked(query: bytes = b"topic=t", *headers: tuple[bytes, bytes]) -> Upgrade:
-    """Return what a page asks for."""
     more = [(b"x-request-id", b"r"), (b"host", b"gateway"), *headers]
     return Upgrade(path="/sub", query=query, headers=more, subprotocols=(), peer="192.0.2.1")
 

@@ -34,7 +34,6 @@ IDS = [b"%016x" % number for number in range(10)]
 
 
 def message(number: int, body: bytes = b"hello") -> Message:
-    """Return a message."""
     return Message(number, 1, IDS[number], body)
 
 
@@ -212,6 +211,19 @@ async def test_the_last_viewer_closes_the_consumer(
     assert 0 == len(fanouts)
 
 
+async def test_a_viewer_that_left_is_told_nothing_more(
+    broker: AuthBroker, fanouts: FanoutRegistry
+) -> None:
+    one, two = await View(fanouts).look(), await View(fanouts).look()
+    peer = await peer_of(broker)
+    await one.leave()
+    peer.close()
+    await until(lambda: "lost" in two.told)
+
+    assert ["opened"] == one.told
+    await two.leave()
+
+
 async def test_nothing_is_finished_that_nobody_was_given(
     broker: AuthBroker, fanouts: FanoutRegistry
 ) -> None:
@@ -234,7 +246,6 @@ async def test_nothing_is_finished_that_nobody_was_given(
 async def test_what_the_only_one_does_not_keep_up_with_goes_back(
     broker: AuthBroker, fanouts: FanoutRegistry
 ) -> None:
-    """It was given to nobody."""
     one = await LateView(fanouts).look()
     one.socket.is_writable = False
     peer = await peer_of(broker)
@@ -417,13 +428,14 @@ async def test_a_secret_that_is_refused_ends_all_of_it(
 
 
 async def test_a_secret_is_looked_at_once_for_all(fanouts: FanoutRegistry) -> None:
-    """As long as somebody looks with it."""
     one, two = await View(fanouts).look(ALICE), await View(fanouts).look(ALICE)
-    watched = len(fanouts.context.reauthenticator)
+    reauthenticator = fanouts.context.reauthenticator
+    assert reauthenticator is not None
+    watched = len(reauthenticator)
     await one.leave()
     await two.leave()
 
-    assert (1, 0) == (watched, len(fanouts.context.reauthenticator))
+    assert (1, 0) == (watched, len(reauthenticator))
 
 
 async def test_a_burst_for_many_goes_out_over_several_turns(

@@ -192,7 +192,6 @@ async def test_a_broker_that_is_away_says_nothing(broker: AuthBroker) -> None:
 async def test_a_broker_that_wants_no_auth_any_more_has_nothing_against_it(
     broker: AuthBroker,
 ) -> None:
-    """It was started again without an auth server."""
     looking, holder = Looking(), Holder(broker.address)
     looking.watch(holder)
     broker.grants.clear()
@@ -205,7 +204,6 @@ async def test_a_broker_that_wants_no_auth_any_more_has_nothing_against_it(
 
 
 async def test_a_socket_without_a_broker_that_wants_auth_is_left_alone() -> None:
-    """There is nobody to ask."""
     looking, holder = Looking(), Holder()
     looking.watch(holder)
 
@@ -259,7 +257,6 @@ async def test_a_broker_that_is_away_is_stood_in_for(broker: AuthBroker, other: 
 
 
 async def test_only_the_socket_of_the_secret_is_ended(broker: AuthBroker) -> None:
-    """Another secret goes on, and the same one on another topic too."""
     looking = Looking()
     alice, elsewhere, bob = (Holder(broker.address) for _ in range(3))
     broker.grants = {ALICE: {"u"}, BOB: {"t"}}

@@ -152,7 +152,6 @@ def test_of_a_long_unknown_parameter_the_beginning_is_shown() -> None:
 
 
 def test_the_ceiling_of_the_window_is_a_setting() -> None:
-    """The default sinks with it."""
     assert 5 == parse("topic=t", max_in_flight_limit=5).max_in_flight
 
 

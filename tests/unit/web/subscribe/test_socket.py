@@ -22,6 +22,7 @@ from gateway.session.types import (
 )
 from gateway.session.window import MAX_FRAME_BYTES
 from gateway.telemetry import REGISTRY
+from gateway.web.auth import ANONYMOUS
 from gateway.web.errors import CloseCode
 from gateway.web.loop_budget import UNITS_PER_TURN
 from gateway.web.subscribe.endpoint import _closed_by, _code_label
@@ -64,7 +65,7 @@ async def test_what_arrives_is_sent_at_once() -> None:
 async def test_what_arrived_before_the_upgrade_comes_behind_its_answer() -> None:
     """The client hears first that it is subscribed."""
     socket = SubscriberFixture().new_socket()
-    await socket.open(None)
+    await socket.open(ANONYMOUS)
     socket.on_messages(1, [message(1)], now())
     web = RecordingWebSocket()
     socket.on_open(web)
@@ -201,7 +202,6 @@ def lose_secret(socket: FixtureSubscriber) -> None:
 
 
 def delete_channel(socket: FixtureSubscriber) -> None:
-    """Somebody deletes the channel."""
     socket.on_channel_gone("192.0.2.9:4150")
 
 
@@ -279,7 +279,7 @@ async def test_what_was_never_opened_is_in_no_sum() -> None:
     """Though it has been subscribed, and has something to tell."""
     before = sums()
     socket = SubscriberFixture().new_socket()
-    await socket.open(None)
+    await socket.open(ANONYMOUS)
     socket.on_messages(1, [message(1)], now())
     before_its_end = sums()
     await socket.release()
@@ -342,7 +342,6 @@ async def test_a_bug_ends_the_socket_alone_and_hands_back(monkeypatch: pytest.Mo
 
 
 async def test_what_comes_after_the_end_goes_back() -> None:
-    """It was on its way when the socket ended."""
     socket, _ = await subscribed(SubscriberFixture())
     socket.on_close(1006)
     socket.on_messages(1, [message(1)], now())
@@ -379,7 +378,7 @@ async def test_a_socket_that_ended_before_its_upgrade_says_so_then() -> None:
     """It is opened, told, and closed."""
     house = SubscriberFixture()
     socket = house.new_socket()
-    await socket.open(None)
+    await socket.open(ANONYMOUS)
     lose_secret(socket)
     web = RecordingWebSocket()
     socket.on_open(web)
@@ -396,7 +395,7 @@ async def test_a_socket_that_is_not_opened_leaves_nothing() -> None:
     """Its upgrade was refused, or its client has gone: what came meanwhile goes back."""
     house = SubscriberFixture()
     socket = house.new_socket()
-    await socket.open(None)
+    await socket.open(ANONYMOUS)
     socket.on_messages(1, [message(1)], now())
     await socket.release()
 
@@ -411,7 +410,6 @@ async def test_a_socket_that_is_not_opened_leaves_nothing() -> None:
 
 
 async def test_a_bug_while_auth_is_tried_is_told_as_1011() -> None:
-    """And what NSQ says is told as it is."""
     house = SubscriberFixture()
     socket = house.new_socket()
     socket.wait_for_auth()
@@ -481,7 +479,6 @@ async def test_what_is_left_for_a_secret_is_left_to_its_end() -> None:
 
 
 async def test_a_secret_that_nobody_wanted_is_used_to_publish() -> None:
-    """NSQ may want one for publishing only."""
     house = SubscriberFixture()
     socket, _ = await subscribed(house)
 
@@ -544,7 +541,6 @@ async def test_a_source_that_comes_and_goes_is_told() -> None:
 
 
 async def test_a_pause_is_told() -> None:
-    """And its end."""
     socket, web = await subscribed(SubscriberFixture())
     socket.on_channel_paused(True)
     socket.on_channel_paused(False)

@@ -9,7 +9,8 @@ import pytest
 from gateway.errors import BrokerRefused, LimitReached, NoBroker
 from gateway.session.types import CloseReason
 from gateway.web.errors import CloseCode
-from gateway.web.subscribe.socket import CLOSE_CODES, SubscribeError, explain_subscribe_error
+from gateway.web.subscribe.access import SubscribeError, explain_subscribe_error
+from gateway.web.subscribe.socket import CLOSE_CODES
 from tests.support.project import ROOT
 
 NO_BROKER_TEXT = "no nsqd is reachable; nothing was done, retry later"

@@ -15,9 +15,9 @@ from gateway.errors import (
 )
 from gateway.session.types import PublishBodies, Refusal
 from gateway.telemetry import REGISTRY
-from gateway.web.auth import AccessPolicy
+from gateway.web.auth import ANONYMOUS, AccessPolicy, Principal
 from gateway.web.rate_limit import PublishBuckets, PublishRateLimiter
-from gateway.web.subscribe.socket import SocketPublishing
+from gateway.web.subscribe.publishing import SocketPublishing
 from tests.support.http.recording_publisher import RecordingPublisher, WaitingPublisher
 
 ALICE = Secret(b"alice")
@@ -41,7 +41,10 @@ class Telling:
         """Publish for Alice."""
         for publish in publishes:
             self._publishing.begin(
-                publish, ALICE, HERE, lambda done, refusal: self.told.append((done.ref, refusal))
+                publish,
+                Principal(ALICE),
+                HERE,
+                lambda done, refusal: self.told.append((done.ref, refusal)),
             )
 
     @property
@@ -51,7 +54,6 @@ class Telling:
 
 
 async def test_what_a_socket_publishes_goes_out_with_its_secret() -> None:
-    """Each as one command, and each is answered."""
     publisher = RecordingPublisher()
     telling = Telling(publisher)
     telling.begin(PUB, DPUB, MPUB)
@@ -123,12 +125,15 @@ async def test_a_socket_has_the_rate_of_its_caller() -> None:
 
 async def test_publishes_are_counted_by_verb_and_result() -> None:
     """With few labels, whatever a broker says."""
+    name = "nsq_gateway_socket_publishes_total"
+    labels = {"cmd": "DPUB", "result": "INTERNAL_ERROR"}
+    before = REGISTRY.get_sample_value(name, labels) or 0.0
     telling = Telling(RecordingPublisher(error=BrokerRefused("E_STRANGE_1234", "?")))
     telling.begin(DPUB)
     metrics = generate_latest(REGISTRY).decode()
 
     assert ["E_STRANGE_1234"] == telling.codes
-    assert 'socket_publishes_total{cmd="DPUB",result="INTERNAL_ERROR"}' in metrics
+    assert before + 1 == REGISTRY.get_sample_value(name, labels)
     assert "E_STRANGE_1234" not in metrics
 
 
@@ -141,6 +146,6 @@ async def test_a_client_that_cannot_be_told_gives_bytes_back_once() -> None:
         raise ValueError(publish, refusal)
 
     with pytest.raises(ValueError, match="MPUB"):
-        SocketPublishing(publisher, callers).begin(MPUB, None, HERE, fail)
+        SocketPublishing(publisher, callers).begin(MPUB, ANONYMOUS, HERE, fail)
 
     assert 0 == publisher.held_bytes

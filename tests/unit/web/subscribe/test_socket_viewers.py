@@ -11,19 +11,18 @@ import pytest_asyncio
 from gateway.client.discovery import Discovery
 from gateway.client.error_cache import ErrorCache
 from gateway.client.subscription import SubscriptionOptions
-from gateway.credentials import Secret
 from gateway.protocol.commands import Finish
 from gateway.protocol.frames import Message
 from gateway.session.types import SessionOptions
 from gateway.telemetry import REGISTRY
-from gateway.web.auth import AccessPolicy
+from gateway.web.auth import ANONYMOUS, AccessPolicy
 from gateway.web.rate_limit import PublishRateLimiter
 from gateway.web.subscribe.connection_limits import SocketsBuffer, UnauthenticatedLimit
 from gateway.web.subscribe.fanout import FanoutRegistry
+from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.reauth import Reauthenticator
 from gateway.web.subscribe.socket import (
     SocketOptions,
-    SocketPublishing,
     SubscribeContext,
     SubscriberSocket,
     ViewerSocket,
@@ -67,7 +66,7 @@ class House:
     def on_socket_open(self, socket: SubscriberSocket) -> None:
         """Count nobody."""
 
-    def acquire_secret(self, socket: SubscriberSocket, secret: Secret) -> None:
+    def acquire_caller(self, socket: SubscriberSocket) -> None:
         """Take any."""
 
     def on_socket_closed(self, socket: SubscriberSocket) -> None:
@@ -89,7 +88,7 @@ class House:
             session=session, subscription=self._wanted, peer="192.0.2.1", request_id="1"
         )
         viewer = ViewerSocket(options, self._surroundings)
-        await viewer.open(None)
+        await viewer.open(ANONYMOUS)
         return viewer
 
     async def view(self) -> tuple[ViewerSocket, RecordingWebSocket]:
@@ -102,7 +101,6 @@ class House:
 
 @pytest_asyncio.fixture
 async def broker() -> AsyncIterator[ScriptedBroker]:
-    """A broker."""
     broker = ScriptedBroker()
     await broker.start()
     yield broker
@@ -131,7 +129,6 @@ async def leave(house: House, *viewers: ViewerSocket) -> None:
 
 
 async def test_the_answer_names_the_shared_channel_and_its_window(house: House) -> None:
-    """All viewers are told the same."""
     viewers = [await house.accept(), await house.accept()]
     answers = []
     for viewer in viewers:
@@ -230,7 +227,6 @@ async def test_who_catches_up_in_time_stays(house: House, broker: ScriptedBroker
 async def test_what_a_viewer_says_is_answered_beside_what_comes(
     house: House, broker: ScriptedBroker
 ) -> None:
-    """Once it reads again, where it did not."""
     viewer, web = await house.view()
     web.is_writable = False
     viewer.on_text('{"cmd":"NOP","ref":1}')

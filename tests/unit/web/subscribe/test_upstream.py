@@ -83,7 +83,6 @@ async def member(
     refusal_channel: str | None = None,
     msg_timeout: int = 0,
 ) -> AsyncIterator[DedicatedUpstream]:
-    """Return a upstream of "t" that has not joined, and leave it."""
     socket = Socket()
     offer = IdentifyRequest(feature_negotiation=True, msg_timeout=msg_timeout)
     options = SubscriptionOptions(
@@ -110,7 +109,6 @@ async def test_a_secret_that_comes_late_joins(broker: AuthBroker, common: Upstre
 
 
 async def test_what_was_said_to_auth_is_told(common: UpstreamContext) -> None:
-    """With the source."""
     async with member(common) as upstream:
         await upstream.subscribe(ALICE)
         socket = upstream._listener
@@ -154,7 +152,6 @@ async def test_reading_stays_paused_over_a_new_subscription(common: UpstreamCont
 async def test_what_goes_back_is_counted_by_its_cause(
     common: UpstreamContext, cause: RequeueCause
 ) -> None:
-    """Where there is a subscription that it goes back on."""
     before = dict(REQUEUED.counts)
     back = RequeueDeliveries(1, [b"0123456789abcdef"], 0, cause)
     async with member(common) as upstream:
@@ -198,7 +195,6 @@ async def test_that_a_secret_is_wanted_is_remembered_too(
 async def test_channels_with_random_names_are_one_to_a_refusal(
     broker: AuthBroker, common: UpstreamContext, refusal_channel: str | None, asked: int
 ) -> None:
-    """Another channel that was chosen is another question."""
     for channel in ("gw.a#ephemeral", "gw.b#ephemeral"):
         async with member(common, channel=channel, refusal_channel=refusal_channel) as upstream:
             with pytest.raises(BrokerRefused):
@@ -236,11 +232,13 @@ async def test_a_broker_that_is_away_is_no_refusal(
 
 async def test_who_has_a_secret_is_looked_after_until_it_leaves(common: UpstreamContext) -> None:
     """Whether the secret holds is asked again while the socket is there."""
+    reauthenticator = common.reauthenticator
+    assert reauthenticator is not None
     async with member(common) as upstream:
         await upstream.subscribe(ALICE)
-        watched = len(common.reauthenticator)
+        watched = len(reauthenticator)
 
-    assert (1, 0) == (watched, len(common.reauthenticator))
+    assert (1, 0) == (watched, len(reauthenticator))
 
 
 @pytest.mark.parametrize("asked_ms,expected_ms", [(0, 60_000), (5_000, 5_000)])

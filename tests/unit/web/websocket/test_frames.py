@@ -35,7 +35,6 @@ CONTINUATION = 0
 
 
 def library() -> Protocol:
-    """Return a witness."""
     return Protocol(Side.SERVER, state=State.OPEN, max_size=LIMIT_BYTES)
 
 
@@ -65,7 +64,6 @@ def test_a_close_frame_has_room_for_123_bytes_of_reason(reason: str, sent: str) 
 
 
 def sizes(frames: bytes) -> list[int]:
-    """Return the sizes of the payloads of unmasked frames."""
     found = []
     while frames:
         size, head = frames[1], 2

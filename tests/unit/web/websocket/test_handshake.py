@@ -30,7 +30,6 @@ HEADERS = [
 def asked(
     *more: tuple[bytes, bytes], method: bytes = b"GET", target: bytes = b"/sub?topic=t"
 ) -> RawUpgradeRequest:
-    """Return a handshake with *more* headers."""
     return RawUpgradeRequest(method, target, [*HEADERS, *more], Caller("10.0.0.1", is_secure=False))
 
 
@@ -68,7 +67,6 @@ def test_a_list_of_many_subprotocols_is_read() -> None:
 
 
 def test_an_upgrade_does_not_show_what_may_be_a_secret() -> None:
-    """Neither in a log nor in a traceback."""
     secrets = ((b"sec-websocket-protocol", SECRET), (b"authorization", b"Bearer " + SECRET))
 
     shown = repr(asked(*secrets)) + repr(read_upgrade(asked(*secrets)))
@@ -77,7 +75,6 @@ def test_an_upgrade_does_not_show_what_may_be_a_secret() -> None:
 
 
 def test_a_right_handshake_is_greeted() -> None:
-    """With the subprotocol that is spoken, where one is."""
     greeting = handshake_response(asked(), read_upgrade(asked()))
     assert isinstance(greeting, Response)
 

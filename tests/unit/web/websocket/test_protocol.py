@@ -54,20 +54,17 @@ async def address(gate: EchoUpgradeHandler) -> AsyncIterator[str]:
 
 @pytest_asyncio.fixture
 async def raw(address: str) -> AsyncIterator[RawWebSocket]:
-    """An open socket."""
     async with raw_websocket(f"ws://{address}/sub?") as raw:
         yield raw
 
 
 @pytest.fixture
 def handler(raw: RawWebSocket, gate: EchoUpgradeHandler) -> EchoHandler:
-    """Who is behind the socket."""
     del raw
     return gate.handlers[-1]
 
 
 def protocol(handler: EchoHandler) -> WebSocketProtocol:
-    """Return the socket with all that it has."""
     assert isinstance(handler.socket, WebSocketProtocol)
     return handler.socket
 
@@ -87,12 +84,14 @@ STREAM = (
 HEARD = ["one", "two", "x" * 200, "y" * 5_000, "z" * 66_000, ""]
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 5, 7, 13, 4_096, 65_536, 100_000])
+@pytest.mark.parametrize("piece_bytes", [1, 7, 4_096, 65_536, 100_000])
 async def test_reads_of_any_size_bring_the_same(handler: EchoHandler, piece_bytes: int) -> None:
     """Whatever TCP makes of a stream."""
     for at in range(0, len(STREAM), piece_bytes):
         protocol(handler).data_received(STREAM[at : at + piece_bytes])
-        await turn(5)  # a long read takes several of the event loop
+        if piece_bytes > 1_000 or at % 1_000 == 0:
+            await turn(5)  # a long read takes several of the event loop
+    await turn(5)
 
     assert HEARD == handler.heard
 
@@ -170,7 +169,6 @@ async def test_paused_reading_lets_no_text_through(address: str, gate: EchoUpgra
 
 
 async def test_pausing_and_resuming_count_once(raw: RawWebSocket, handler: EchoHandler) -> None:
-    """Both are idempotent, and may follow each other at once."""
     socket = handler.socket
     for _ in range(2):
         socket.pause_reading()
@@ -412,7 +410,6 @@ async def test_nothing_goes_out_behind_the_end(raw: RawWebSocket, handler: EchoH
 async def pinged(
     gate: EchoUpgradeHandler,
 ) -> AsyncIterator[tuple[RawWebSocket, EchoHandler, ManualClock]]:
-    """A socket that is pinged, and the clock."""
     async with echo_server(
         gate, ping_interval_s=INTERVAL_S, ping_timeout_s=INTERVAL_S / 2
     ) as address:
@@ -431,7 +428,6 @@ async def pass_time(clock: ManualClock, turns: int) -> None:
 async def test_a_pong_keeps_a_socket(
     pinged: tuple[RawWebSocket, EchoHandler, ManualClock],
 ) -> None:
-    """Interval after interval."""
     raw, handler, clock = pinged
     for _ in range(5):
         await pass_time(clock, 64)
@@ -487,7 +483,6 @@ async def test_a_missed_pong_is_4000(
 async def test_the_pong_of_an_older_ping_is_none(
     pinged: tuple[RawWebSocket, EchoHandler, ManualClock],
 ) -> None:
-    """Each has a payload of its own."""
     raw, handler, clock = pinged
     await pass_time(clock, 64)
     _, older = await raw.read_frame()
@@ -636,7 +631,6 @@ class Failing(EchoHandler):
 
 
 async def fail(handler: EchoHandler, place: str) -> None:
-    """Bring a handler to where it fails."""
     if place == "message":
         protocol(handler).data_received(PROBE)
     elif place == "room":

@@ -57,7 +57,6 @@ class Failing(Pinged):
 
 
 def opened(port: WebSocketServerState, count: int) -> list[Pinged]:
-    """Return *count* sockets that have come at the same time."""
     sockets = [Pinged(port) for _ in range(count)]
     for socket in sockets:
         port.start_pinging(socket)
@@ -71,7 +70,6 @@ async def sweep(clock: ManualClock, turns: int, *, interval_s: float = 20) -> No
 
 
 async def test_every_socket_is_pinged_once_in_an_interval() -> None:
-    """At its turn."""
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     sockets = opened(port, 200)
@@ -135,7 +133,6 @@ async def test_a_loop_that_stood_still_has_not_counted_on() -> None:
 
 
 async def test_who_is_closed_is_pinged_no_more() -> None:
-    """Though it be closed twice."""
     port = echo_websockets(ping_interval_s=20, ping_timeout_s=20)
     clock = ManualClock()
     gone, there = opened(port, 2)
@@ -175,7 +172,6 @@ async def test_nobody_to_ping_is_no_sweep() -> None:
 
 
 async def test_without_an_interval_nobody_is_pinged() -> None:
-    """Nor is anything kept."""
     port = echo_websockets()
     clock = ManualClock()
     (socket,) = opened(port, 1)

@@ -37,13 +37,11 @@ TEXT = FIN | 1
 
 @pytest.fixture
 def gate() -> EchoUpgradeHandler:
-    """Who decides."""
     return EchoUpgradeHandler()
 
 
 @pytest_asyncio.fixture
 async def address(gate: EchoUpgradeHandler) -> AsyncIterator[str]:
-    """Where upgrades are asked for."""
     async with echo_server(gate) as address:
         yield address
 
@@ -56,7 +54,6 @@ async def raw(address: str) -> AsyncIterator[RawSocket]:
 
 
 async def ask(raw: RawSocket, gate: EchoUpgradeHandler, behind: bytes = b"") -> None:
-    """Ask for a WebSocket, and return once the gate has been asked."""
     before = len(gate.upgrades)
     await raw.send(handshake("gateway", "/sub") + behind)
     await until(lambda: len(gate.upgrades) > before)
@@ -134,7 +131,6 @@ async def test_bytes_that_come_before_the_101_are_bounded(
 async def test_a_refusal_is_an_answer_with_the_id_of_the_request(
     raw: RawSocket, gate: EchoUpgradeHandler
 ) -> None:
-    """The one that the gate has seen."""
     gate.error = LimitReached("no room")
     await ask(raw, gate)
     answer = await read_response(raw)

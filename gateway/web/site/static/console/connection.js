@@ -16,7 +16,7 @@ import { Delivery } from "./delivery.js";
  * @property {string} channel Empty: a viewer, or with `client` a temporary channel.
  * @property {"client" | "auto"} ack
  * @property {number} maxInFlight
- * @property {string} secret Empty: none.
+ * @property {string | (() => string)} secret Empty: none. A function is asked for each connection, and to renew it.
  */
 
 /**

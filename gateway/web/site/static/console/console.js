@@ -2,16 +2,19 @@
  * The console: creates its parts and connects them.
  */
 
+import { Access } from "./access.js";
 import { Charts } from "./charts.js";
 import { Connection, describe } from "./connection.js";
 import { Detail } from "./detail.js";
 import { announce, byId, setText, setTone } from "./elements.js";
 import { count, plural, rate } from "./format.js";
 import { listenToKeys } from "./keyboard.js";
+import { Manage } from "./manage.js";
 import { MessageList } from "./message_list.js";
 import { MetricsCharts } from "./metrics_charts.js";
 import { PublishForm } from "./publish_form.js";
 import { isPaused, waitingFor } from "./report.js";
+import { SignIn } from "./sign_in.js";
 import { StatsPoll } from "./stats_poll.js";
 import { describeStatus, SECRET_WANTED } from "./status.js";
 import { SubscriptionForm } from "./subscription_form.js";
@@ -27,6 +30,8 @@ const TICK_MS = 500;
 /** @type {import("./report.js").Report | null} */
 let lastReport = null;
 
+const access = new Access(showAccess);
+const signIn = new SignIn(access);
 const tabs = new Tabs(byId("tabs", HTMLElement));
 const charts = new Charts();
 const metrics = new MetricsCharts();
@@ -41,18 +46,29 @@ const connection = new Connection({
   onError: showError,
 });
 const poll = new StatsPoll({
+  secret: () => access.secret,
   onReport: (report) => {
     topics.show(report);
+    manage.show(report);
     form.offer(report);
     charts.add(report);
     lastReport = report;
     showEmpty();
   },
-  onTrouble: (trouble) => topics.showTrouble(trouble),
+  onTrouble: (trouble) => {
+    topics.showTrouble(trouble);
+    if (trouble.wantsSecret && access.identity !== null) access.check();
+  },
+});
+const manage = new Manage({
+  secret: () => poll.secret,
+  whyNot: (topic, channel) => access.whyNotAdmin(topic, channel),
+  onDone: () => poll.askNow(),
 });
 const publishForm = new PublishForm(connection, {
-  secret: () => form.params.secret,
+  secret: () => access.secret || form.params.secret,
   onPublished: () => poll.askNow(),
+  whyNot: (topic) => access.whyNotPublish(topic),
 });
 const topics = new Topics({
   onChosen: (topic, channel) => {
@@ -60,11 +76,14 @@ const topics = new Topics({
     tabs.show("messages");
   },
   onSecret: (secret) => poll.useSecret(secret),
+  isSignedOut: () => access.isMissing,
 });
 const form = new SubscriptionForm({
   onSubscribe: askOrStart,
   onStop: () => connection.stop(),
+  onManage: (topic, channel) => manage.open(topic, channel),
   onWindow: (maxInFlight) => connection.setMaxInFlight(maxInFlight),
+  whyNot: (topic, channel) => access.whyNotSubscribe(topic, channel),
   onChange: (topic, channel) => {
     topics.choose(topic, channel);
     charts.choose(topic, channel);
@@ -103,7 +122,7 @@ function start(params) {
   updateAddress(params);
   byId("list-tools", HTMLElement).scrollIntoView({ block: "start" }); // on a phone the form fills the screen
   try {
-    connection.start(params);
+    connection.start(access.isRequired ? { ...params, secret: () => access.socketSecret() } : params);
   } catch (error) {
     showNotice(error instanceof Error ? error.message : String(error));
   }
@@ -169,7 +188,9 @@ function showStatus() {
   if (status.state === announcedState) return; // do not announce the countdown
   announcedState = status.state;
   if (status.state !== "idle") announce(`${word}. ${more}`);
-  if (status.state === "closed" && status.code === SECRET_WANTED) form.askForSecret();
+  if (status.state !== "closed" || status.code !== SECRET_WANTED) return;
+  if (access.isRequired) signIn.open();
+  else form.askForSecret();
 }
 
 /** Shows why the list is empty. */
@@ -203,7 +224,7 @@ function showExample(topic) {
   const address = new URL("../pub", import.meta.url);
   address.searchParams.set("topic", topic || "orders");
   for (const example of document.querySelectorAll("[data-example]"))
-    example.textContent = `curl -d 'hello' '${address}'`;
+    example.textContent = `curl ${access.isRequired ? '-H "Authorization: Bearer $TOKEN" ' : ""}-d 'hello' '${address}'`;
 }
 
 /** @param {string} text Empty hides it. */
@@ -246,6 +267,26 @@ function showRare(gauge, value) {
   if (gauge.parentElement !== null) gauge.parentElement.hidden = value === 0;
 }
 
+let shownFor = "";
+
+/** Adapts the page to the user and the user's rights. */
+function showAccess() {
+  signIn.show();
+  form.askSecret(!access.isRequired);
+  publishForm.update();
+  showExample(form.params.topic);
+  if (shownFor === access.secret) return;
+  shownFor = access.secret;
+  poll.askNow();
+}
+
+/** Asks who the user is, before anything else that the gateway would refuse. */
+async function begin() {
+  await access.check();
+  if (access.isMissing) signIn.open();
+  poll.start();
+}
+
 let ticks = 0;
 
 function tick() {
@@ -253,6 +294,8 @@ function tick() {
   connection.checkDeadlines(nowMs);
   list.tick(nowMs);
   detail.update();
+  access.tick(nowMs);
+  signIn.tick(nowMs);
   if (connection.status.state === "waiting") showStatus();
   if (ticks % 2 === 0) {
     charts.tick(nowMs, connection.counters);
@@ -299,4 +342,4 @@ if (query.has("topic")) tabs.show("messages");
 showStatus();
 tick();
 setInterval(tick, TICK_MS);
-poll.start();
+begin();

@@ -13,9 +13,11 @@ const OWN_ARROWS = '[role="tab"], [role="slider"]';
 export function listenToKeys(keys) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
+    // Also where nothing in the dialog has the focus: Escape has to close it.
+    if (document.querySelector("dialog[open]") !== null) return;
     const { target } = event;
     if (target instanceof Element) {
-      if (target.closest("input, textarea, select, dialog")) return;
+      if (target.closest("input, textarea, select")) return;
       if (event.key.startsWith("Arrow") && target.closest(OWN_ARROWS)) return;
     }
     const act = keys[event.key];

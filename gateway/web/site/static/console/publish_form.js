@@ -28,6 +28,7 @@ export class PublishForm {
   #areLines = byId("publish-lines", HTMLInputElement);
   #button = byId("publish", HTMLButtonElement);
   #isTopicTyped = false;
+  #isPublishing = false;
   #connection;
   #handlers;
 
@@ -36,6 +37,7 @@ export class PublishForm {
    * @param {object} handlers
    * @param {() => string} handlers.secret Returns the secret for publishing over HTTP; empty: none.
    * @param {() => void} handlers.onPublished
+   * @param {(topic: string) => string} handlers.whyNot Returns why publishing is not allowed.
    */
   constructor(connection, handlers) {
     this.#connection = connection;
@@ -49,6 +51,7 @@ export class PublishForm {
     });
     this.#topic.addEventListener("input", () => {
       this.#isTopicTyped = this.#topic.value !== "";
+      this.update();
     });
     this.#areLines.addEventListener("change", () => {
       this.#defer.disabled = this.#areLines.checked; // NSQ has no deferred MPUB
@@ -58,6 +61,17 @@ export class PublishForm {
   /** @param {string} topic The selected topic; it does not replace a topic that the user has typed. */
   suggest(topic) {
     if (!this.#isTopicTyped) this.#topic.value = topic;
+    this.update();
+  }
+
+  /** Disables the button while publishing is not possible or not allowed, and shows why it is not allowed. */
+  update() {
+    const whyNot = this.#handlers.whyNot(this.#topic.value.trim());
+    this.#button.disabled = this.#isPublishing || whyNot !== "";
+    this.#button.title = whyNot;
+    const denied = byId("publish-denied", HTMLElement);
+    denied.hidden = whyNot === "";
+    setText(denied, whyNot);
   }
 
   async #publish() {
@@ -68,9 +82,11 @@ export class PublishForm {
       : [this.#body.value];
     const deferMs = this.#areLines.checked ? 0 : this.#defer.valueAsNumber || 0;
     const hadFocus = document.activeElement === this.#button;
-    this.#button.disabled = true;
+    this.#isPublishing = true;
+    this.update();
     this.#tell(await this.#tryTo(topic, bodies, deferMs));
-    this.#button.disabled = false;
+    this.#isPublishing = false;
+    this.update();
     // A disabled button would lose the focus.
     if (hadFocus && document.activeElement === document.body) this.#button.focus();
   }

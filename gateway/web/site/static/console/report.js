@@ -1,5 +1,7 @@
 /** PURE. Parse GET /stats, and add up topics and channels over all nsqds. */
 
+import { plural } from "./format.js";
+
 /**
  * @typedef {object} Counts The counts of a channel, or of a topic with all its channels.
  * @property {number} depth
@@ -10,7 +12,7 @@
  * @property {number} clients
  */
 
-/** @typedef {Counts & { name: string, paused: boolean }} ChannelNow */
+/** @typedef {Counts & { name: string, paused: boolean, nodes: number }} ChannelNow `nodes`: nsqds that have it. */
 
 /**
  * @typedef {object} TopicNow
@@ -104,6 +106,46 @@ export function isPaused(report, topicName, channelName) {
 }
 
 /**
+ * Describes what is lost when a topic or channel is emptied or deleted.
+ *
+ * @param {Report} report
+ * @param {string} topicName
+ * @param {string} channelName Empty: the topic.
+ * @param {"empty" | "delete"} action
+ * @returns {string} For example `1,002 messages in 3 channels on 2 nsqds`.
+ */
+export function describeLoss({ topics, silent }, topicName, channelName, action) {
+  const topic = topics.find(({ name }) => name === topicName);
+  const loss = topic === undefined ? "no messages" : lossOf(topic, channelName, action);
+  if (silent.length === 0) return loss;
+  // They may be back when it is done.
+  return `at least ${loss}, and what is on ${plural(silent.length, "nsqd")} that did not answer`;
+}
+
+/**
+ * @param {TopicNow} topic
+ * @param {string} channelName
+ * @param {"empty" | "delete"} action
+ */
+function lossOf(topic, channelName, action) {
+  if (channelName !== "") {
+    const channel = topic.channels.find(({ name }) => name === channelName);
+    if (channel === undefined) return "no messages";
+    return `${plural(allMessages(channel), "message")} on ${plural(channel.nodes, "nsqd")}`;
+  }
+  const nodes = plural(topic.nodes.length, "nsqd");
+  // Emptying a topic leaves the messages of its channels.
+  if (action === "empty") return `${plural(topic.depth, "message")} of the topic itself on ${nodes}`;
+  const messages = topic.channels.reduce((sum, channel) => sum + allMessages(channel), topic.depth);
+  return `${plural(messages, "message")} in ${plural(topic.channels.length, "channel")} on ${nodes}`;
+}
+
+/** @param {Counts} counts Messages in flight and deferred ones are lost as well. */
+function allMessages({ depth, inFlight, deferred }) {
+  return depth + inFlight + deferred;
+}
+
+/**
  * @param {Map<string, TopicNow>} topics
  * @param {any} said
  */
@@ -129,10 +171,11 @@ function addChannel(channels, said) {
   const name = String(said.channel_name);
   let channel = channels.find((known) => known.name === name);
   if (channel === undefined) {
-    channel = { name, paused: false, ...noCounts() };
+    channel = { name, paused: false, nodes: 0, ...noCounts() };
     channels.push(channel);
   }
   channel.paused ||= said.paused === true;
+  channel.nodes += 1;
   add(channel, {
     depth: said.depth ?? 0,
     inFlight: said.in_flight_count ?? 0,

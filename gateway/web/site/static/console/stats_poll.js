@@ -28,10 +28,11 @@ export class StatsPoll {
   #isAsking = false;
   #isRefused = false;
   #failures = 0;
-  #secret = "";
+  #adminSecret = "";
 
   /**
    * @param {object} handlers
+   * @param {() => string} handlers.secret Returns the user's token or key; empty: none.
    * @param {(report: Report) => void} handlers.onReport
    * @param {(trouble: Trouble) => void} handlers.onTrouble
    */
@@ -45,9 +46,14 @@ export class StatsPoll {
     this.#plan(0);
   }
 
+  /** The secret for statistics and administration; empty: none. */
+  get secret() {
+    return this.#adminSecret || this.#handlers.secret();
+  }
+
   /** @param {string} secret The administrator's secret, used for a request at once and kept in memory only. */
   useSecret(secret) {
-    this.#secret = secret;
+    this.#adminSecret = secret;
     this.askNow();
   }
 
@@ -75,7 +81,8 @@ export class StatsPoll {
   /** @returns {Promise<number>} Delay until the next request. */
   async #poll() {
     try {
-      const headers = this.#secret === "" ? undefined : { Authorization: `Bearer ${this.#secret}` };
+      const { secret } = this;
+      const headers = secret === "" ? undefined : { Authorization: `Bearer ${secret}` };
       const signal = AbortSignal.timeout(TIMEOUT_MS);
       const answer = await fetch(ADDRESS, { cache: "no-store", signal, ...(headers && { headers }) });
       if (!answer.ok) return this.#fail(answer.status, await problemOf(answer));
@@ -108,7 +115,7 @@ export class StatsPoll {
  * @param {Response} answer
  * @returns {Promise<string>} The text of the problem body, or the status.
  */
-async function problemOf(answer) {
+export async function problemOf(answer) {
   try {
     const { message, detail } = await answer.json();
     return `${message}: ${detail}.`;

@@ -16,15 +16,19 @@ export class SubscriptionForm {
   #ack = byId("ack", HTMLSelectElement);
   #maxInFlight = byId("max-in-flight", HTMLInputElement);
   #secret = byId("secret", HTMLInputElement);
+  #subscribe = byId("subscribe", HTMLButtonElement);
   #isAckChosen = false;
+  #isActive = false;
   #handlers;
 
   /**
    * @param {object} handlers
    * @param {(params: SubscribeParams) => void} handlers.onSubscribe
    * @param {() => void} handlers.onStop
+   * @param {(topic: string, channel: string) => void} handlers.onManage
    * @param {(topic: string, channel: string) => void} handlers.onChange Called when the topic or channel changes.
    * @param {(maxInFlight: number) => void} handlers.onWindow
+   * @param {(topic: string, channel: string) => string} handlers.whyNot Returns why a subscription is not allowed.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -33,6 +37,12 @@ export class SubscriptionForm {
       handlers.onSubscribe(this.params);
     });
     byId("stop", HTMLButtonElement).addEventListener("click", () => handlers.onStop());
+    byId("manage-open", HTMLButtonElement).addEventListener("click", () => {
+      // Invalid names: the browser says why.
+      if (!this.#form.reportValidity()) return;
+      const { topic, channel } = this.params;
+      handlers.onManage(topic, channel);
+    });
     for (const field of [this.#topic, this.#channel]) field.addEventListener("input", () => this.#changed());
     this.#ack.addEventListener("change", () => {
       this.#isAckChosen = true;
@@ -44,7 +54,7 @@ export class SubscriptionForm {
     this.#hint();
   }
 
-  /** @returns {SubscribeParams} */
+  /** @returns {SubscribeParams & { secret: string }} */
   get params() {
     return {
       topic: this.#topic.value.trim(),
@@ -70,13 +80,21 @@ export class SubscriptionForm {
   /** @param {boolean} isActive Whether there is a subscription to stop. */
   show(isActive) {
     const stop = byId("stop", HTMLButtonElement);
-    const subscribe = byId("subscribe", HTMLButtonElement);
+    this.#isActive = isActive;
     // A disabled button would lose the focus.
-    if (!isActive && document.activeElement === stop) subscribe.focus();
+    if (!isActive && document.activeElement === stop) this.#subscribe.focus();
     stop.disabled = !isActive;
-    setText(subscribe, isActive ? "Reconnect" : "Subscribe");
-    subscribe.title = isActive ? RECONNECT_TITLE : "";
-    subscribe.classList.toggle("primary", !isActive);
+    setText(this.#subscribe, isActive ? "Reconnect" : "Subscribe");
+    this.#subscribe.classList.toggle("primary", !isActive);
+    this.#hint();
+  }
+
+  /** @param {boolean} isAsked False: the user signs in, and the field for a secret of nsqd's is hidden. */
+  askSecret(isAsked) {
+    const field = this.#secret.parentElement;
+    if (field !== null) field.hidden = !isAsked;
+    if (!isAsked) this.#secret.value = "";
+    this.#hint();
   }
 
   /** Focuses the secret field. */
@@ -107,9 +125,12 @@ export class SubscriptionForm {
     this.#maxInFlight.disabled = isViewer;
     // Each message in flight needs a row to be acknowledged.
     this.#maxInFlight.max = String(ack === "client" ? MOST_DELIVERIES : 2_500);
+    const whyNot = this.#handlers.whyNot(topic, channel);
+    this.#subscribe.disabled = whyNot !== "";
+    this.#subscribe.title = whyNot || (this.#isActive ? RECONNECT_TITLE : "");
     const hint = byId("subscription-hint", HTMLElement);
-    setTone(hint, channel === "" || topic === "" ? "" : "warn");
-    setText(hint, hintFor(channel, ack));
+    setTone(hint, whyNot === "" && (channel === "" || topic === "") ? "" : "warn");
+    setText(hint, whyNot || hintFor(channel, ack));
   }
 }
 

@@ -87,13 +87,16 @@ export class Topics {
   #filter = byId("filter", HTMLInputElement);
   #trouble = byId("stats-trouble", HTMLElement);
   #secretForm = byId("admin-secret-form", HTMLFormElement);
+  #isSignedOut;
 
   /**
    * @param {object} handlers
    * @param {(topic: string, channel: string) => void} handlers.onChosen
    * @param {(secret: string) => void} handlers.onSecret Called with the administrator's secret.
+   * @param {() => boolean} handlers.isSignedOut Whether the user has to sign in to see topics.
    */
-  constructor({ onChosen, onSecret }) {
+  constructor({ onChosen, onSecret, isSignedOut }) {
+    this.#isSignedOut = isSignedOut;
     this.#list.addEventListener("click", (event) => {
       const line = event.target instanceof Element ? event.target.closest(".topic-line, .channel") : null;
       const button = line?.querySelector("button");
@@ -124,6 +127,7 @@ export class Topics {
    * @param {Trouble} trouble
    */
   showTrouble({ wantsSecret, text, retryInMs }) {
+    if (wantsSecret && this.#isSignedOut()) return this.#hide();
     const then = wantsSecret ? "Subscribing and publishing do not need it." : `Retrying in ${timeLeft(retryInMs)}.`;
     if (this.#trouble.hidden) announce(text);
     this.#trouble.hidden = false;
@@ -132,6 +136,15 @@ export class Topics {
     this.#secretForm.hidden = !wantsSecret;
     byId("no-topics", HTMLElement).hidden = true;
     setText(byId("nsqd-health", HTMLElement), wantsSecret ? "" : "no report");
+  }
+
+  /** Shows no topics, because the user is not signed in. */
+  #hide() {
+    this.#trouble.hidden = false;
+    setTone(this.#trouble, "warn");
+    setText(this.#trouble, "Sign in to see the topics.");
+    for (const element of [this.#secretForm, byId("no-topics", HTMLElement)]) element.hidden = true;
+    setText(byId("nsqd-health", HTMLElement), "");
   }
 
   /**

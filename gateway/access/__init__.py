@@ -1,0 +1,1 @@
+"""Access: who may do what, by the file of ``--access-file``. The same on every door."""
