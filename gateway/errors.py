@@ -18,6 +18,8 @@ GatewayError
 │  └─ TooManyHeaders      there are too many headers, or items in one of them
 ├─ RateLimited            the caller exceeded its publish rate; not published
 ├─ NoNsqdHttpAddress      no HTTP address of an nsqd is known; nothing was done
+├─ NodeUnknown            no nsqd with this HTTP address is known
+├─ DrainRefused           an nsqd cannot be drained; nothing was changed
 ├─ PartialFailure         a request failed on some nodes and succeeded on others
 ├─ LimitReached           a limit of connections, sockets or secrets is reached
 ├─ AlreadyResponded       a message was already finished or requeued
@@ -45,6 +47,10 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 NOT_STORED_CODES = frozenset({"E_PUB_FAILED", "E_DPUB_FAILED", "E_MPUB_FAILED"})
 """nsqd cannot store messages: it is exiting, or its disk is full or broken."""
+
+_MAX_NODE_LENGTH = 100
+"""Length of an unknown address in an error text."""
+_MAX_NODES_SHOWN = 5
 
 _ACCESS_CODES = frozenset({"E_AUTH_FIRST", "E_AUTH_FAILED", "E_UNAUTHORIZED"})
 
@@ -183,6 +189,22 @@ class PartialFailure(GatewayError):
         head = "the request failed on these nodes, and may be repeated:"
         super().__init__("\n".join((head, *lines)))
         self.lines = tuple(lines)
+
+
+class NodeUnknown(GatewayError):
+    """No nsqd with the HTTP address *node* is known; *known* are those that are."""
+
+    def __init__(self, node: str, known: Sequence[str]) -> None:
+        shown = ", ".join(known[:_MAX_NODES_SHOWN])
+        more = len(known) - _MAX_NODES_SHOWN
+        super().__init__(
+            f"no nsqd with the HTTP address {node[:_MAX_NODE_LENGTH]!r} is known; known are: "
+            + (f"{shown} and {more} more" if more > 0 else shown or "none")
+        )
+
+
+class DrainRefused(GatewayError):
+    """An nsqd cannot be drained; the text says why. Nothing was changed."""
 
 
 class RateLimited(GatewayError):

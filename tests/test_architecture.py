@@ -17,7 +17,7 @@ LAYERS = ("cli", "server", "web pipeline", "client broker", "session", "protocol
 PURE_FOLDERS = ("protocol/", "session/")
 PURE_FILES = """
 client/backoff client/batch client/deliveries client/error_cache client/nsqd_answers
-client/nsqd_node client/rdy client/send_time
+client/nsqd_node client/node_report client/rdy client/send_time
 broker/channel broker/client broker/consumer broker/handler broker/message broker/message_log
 broker/discard_queue broker/scheduler broker/stats broker/topics
 access/policy access/rights access/tokens access/toml_lines

@@ -137,6 +137,7 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
             "tracing tracing_sample_ratio"
         ),
     ),
+    ("Nodes", "See [Drain an nsqd](operate.md#drain-an-nsqd).", "node_drain_poll_s"),
     (
         "The limits of nsqd",
         "Read from the nsqds of `--nsqd-http-address` at the start; without one, these hold.",

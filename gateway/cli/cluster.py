@@ -19,6 +19,8 @@ from gateway.cli.stdio import untrusted_certificate_error
 from gateway.client.admin import Administration
 from gateway.client.discovery import Discovery, LookupOptions
 from gateway.client.from_settings import read_secret
+from gateway.client.handshake import DEFAULT_USER_AGENT
+from gateway.client.node_drains import DrainMarks
 from gateway.client.nsqd_answers import NodeRequest
 from gateway.client.nsqd_http import NsqdHttp, NsqdHttpOptions
 from gateway.credentials import Secret, bearer_headers
@@ -45,6 +47,18 @@ class Cluster(Protocol):
 
     async def change(self, action: str, topic: str, channel: str | None) -> None:
         """Do *action* (create, pause, unpause, empty, delete) to a topic, or to a channel of it."""
+
+    async def tombstone(self, topic: str, node: str) -> None:
+        """Delete *topic* at the nsqd with the HTTP address *node*, unseen by consumers."""
+
+    async def nodes(self, node: str | None = None) -> bytes:
+        """Return the response to GET /nodes, for all nsqds or for one *node*."""
+
+    async def drain(self, node: str) -> None:
+        """Let gateways publish to other nsqds than *node*."""
+
+    async def undrain(self, node: str) -> None:
+        """Let gateways publish to *node* again."""
 
 
 @asynccontextmanager
@@ -89,6 +103,7 @@ class _NsqdCluster:
     def __init__(self, http: NsqdHttp, discovery: Discovery) -> None:
         self._http = http
         self._administration = Administration(http, discovery)
+        self._drain_marks = DrainMarks(http, discovery)
 
     async def stats(self, topic: str | None = None) -> bytes:
         """Return the merged statistics; an nsqd that does not answer has an error in ``nodes``."""
@@ -104,6 +119,22 @@ class _NsqdCluster:
             await self._administration.change_topic(action, topic.encode())
         else:
             await self._administration.change_channel(action, topic, channel)
+
+    async def tombstone(self, topic: str, node: str) -> None:
+        """Hide *topic* of *node* at every nsqlookupd, and delete it at the nsqd."""
+        await self._administration.tombstone(topic, node)
+
+    async def nodes(self, node: str | None = None) -> bytes:
+        """Ask every nsqd, or *node*, and every nsqlookupd."""
+        return await self._administration.nodes(node, user_agent=DEFAULT_USER_AGENT)
+
+    async def drain(self, node: str) -> None:
+        """Mark *node*; gateways find the mark within their --node-drain-poll-s."""
+        await self._drain_marks.add(node)
+
+    async def undrain(self, node: str) -> None:
+        """Remove the mark of *node*."""
+        await self._drain_marks.remove(node)
 
 
 def _stats_query(topic: str | None) -> dict[str, str]:
@@ -150,6 +181,22 @@ class _GatewayCluster:
             await self._request("POST", f"/topic/{action}", {"topic": topic})
         else:
             await self._request("POST", f"/channel/{action}", {"topic": topic, "channel": channel})
+
+    async def tombstone(self, topic: str, node: str) -> None:
+        """Do it by the gateway."""
+        await self._request("POST", "/topic/tombstone", {"topic": topic, "node": node})
+
+    async def nodes(self, node: str | None = None) -> bytes:
+        """Return what the gateway shows to this caller."""
+        return await self._request("GET", "/nodes", {} if node is None else {"node": node})
+
+    async def drain(self, node: str) -> None:
+        """Do it by the gateway."""
+        await self._request("POST", "/nodes/drain", {"node": node})
+
+    async def undrain(self, node: str) -> None:
+        """Do it by the gateway."""
+        await self._request("POST", "/nodes/undrain", {"node": node})
 
     async def _request(self, method: str, path: str, query: dict[str, str]) -> bytes:
         body = b""

@@ -32,12 +32,9 @@ class _Topic(TopicCounts, kw_only=True):
 
 
 class _Node(msgspec.Struct):
-    """An nsqd: its values, or the *error* for which there are none."""
+    """An nsqd; *error* if it did not answer."""
 
     node: str
-    version: str = ""
-    health: str = ""
-    start_time: int = 0
     error: str | None = None
 
 
@@ -106,19 +103,13 @@ class TopicSum:
 
 @dataclass(kw_only=True)
 class NodeSum:
-    """What one nsqd has."""
+    """The messages of one nsqd; *error* if it did not answer."""
 
     node: str
-    version: str = ""
-    health: str = ""
-    start_time: int = 0
     error: str | None = None
-    topics: int = 0
-    channels: int = 0
     depth: int = 0
     in_flight: int = 0
     deferred: int = 0
-    consumers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +130,9 @@ class ClusterStats:
         return [channel for topic in self.topics.values() for channel in topic.channels.values()]
 
 
-def parse_cluster_stats(body: bytes) -> ClusterStats:
+def parse_cluster_stats(body: bytes, *, node: str | None = None) -> ClusterStats:
     """
-    Return the sums of the merged statistics *body*.
+    Return the sums of the merged statistics *body*; with *node*, only what this nsqd has.
 
     Raises:
         InvalidStatistics: *body* is not in the form of the gateway's /stats.
@@ -154,19 +145,15 @@ def parse_cluster_stats(body: bytes) -> ClusterStats:
         ) from error
     topics: dict[str, TopicSum] = {}
     nodes = {
-        each.node: NodeSum(
-            node=each.node,
-            version=each.version,
-            health=each.health,
-            start_time=each.start_time,
-            error=each.error,
-        )
+        each.node: NodeSum(node=each.node, error=each.error)
         for each in stats.nodes
+        if node in {None, each.node}
     }
     for found in stats.topics or ():
-        node = nodes.setdefault(found.node, NodeSum(node=found.node))
-        topic = topics.setdefault(found.topic_name, TopicSum(topic=found.topic_name))
-        _add_topic(topic, node, found)
+        if node in {None, found.node}:
+            of_node = nodes.setdefault(found.node, NodeSum(node=found.node))
+            topic = topics.setdefault(found.topic_name, TopicSum(topic=found.topic_name))
+            _add_topic(topic, of_node, found)
     return ClusterStats(topics=topics, nodes=sorted(nodes.values(), key=lambda each: each.node))
 
 
@@ -175,16 +162,13 @@ def _add_topic(topic: TopicSum, node: NodeSum, found: _Topic) -> None:
     topic.messages += found.message_count
     topic.paused = topic.paused or found.paused
     topic.nodes += 1
-    node.topics += 1
     node.depth += found.depth
     for channel in found.channels or ():
         name = channel.channel_name
         topic.channels.setdefault(name, ChannelSum(topic=topic.topic, channel=name)).add(channel)
-        node.channels += 1
         node.depth += channel.depth
         node.in_flight += channel.in_flight_count
         node.deferred += channel.deferred_count
-        node.consumers += channel.client_count
 
 
 def channel_row(channel: ChannelSum) -> dict[str, Any]:
@@ -219,10 +203,106 @@ def topic_row(topic: TopicSum) -> dict[str, Any]:
     }
 
 
-def node_row(node: NodeSum) -> dict[str, Any]:
+# Nodes
+
+
+class _PublishedTopic(msgspec.Struct):
+    topic: str
+    messages: int
+
+
+class ProducerReport(msgspec.Struct):
+    """A client, but no gateway, that has published to an nsqd over TCP."""
+
+    remote_address: str
+    hostname: str
+    user_agent: str
+    topics: list[_PublishedTopic]
+
+    @property
+    def text(self) -> str:
+        """Who it is, and how many messages of each topic it has published there."""
+        topics = ", ".join(f"{each.topic} ({each.messages})" for each in self.topics)
+        return f"{self.remote_address} ({self.hostname}, {self.user_agent}): {topics}"
+
+
+class NodeReport(msgspec.Struct):
+    """An nsqd in the response to GET /nodes; without counts if it has an *error*."""
+
+    node: str
+    state: str
+    error: str | None = None
+    version: str = ""
+    health: str = ""
+    topics: int = 0
+    channels: int = 0
+    depth: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    consumers: int = 0
+    producers: list[ProducerReport] = []
+
+    @property
+    def waiting(self) -> int:
+        """All messages there, in flight and deferred ones included."""
+        return self.depth + self.in_flight + self.deferred
+
+
+class _Registration(msgspec.Struct):
+    """An nsqd that an nsqlookupd knows."""
+
+    tcp_address: str
+    http_address: str | None
+    tombstones: list[str]
+
+
+class LookupdReport(msgspec.Struct):
+    """An nsqlookupd in the response to GET /nodes."""
+
+    lookupd: str
+    error: str | None = None
+    nodes: list[_Registration] = []
+    missing: list[str] = []
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each problem."""
+        name = f"nsqlookupd {self.lookupd}"
+        if self.error is not None:
+            return [f"{name} did not answer: {self.error}"]
+        return [f"{name} does not know nsqd {address}, which others do" for address in self.missing]
+
+
+class NodesReport(msgspec.Struct):
+    """The response to GET /nodes."""
+
+    nodes: list[NodeReport]
+    lookupds: list[LookupdReport]
+
+
+_nodes = msgspec.json.Decoder(NodesReport)
+
+
+def parse_nodes(body: bytes) -> NodesReport:
+    """
+    Return the decoded response to GET /nodes.
+
+    Raises:
+        InvalidStatistics: *body* is not in the form of the gateway's /nodes.
+    """
+    try:
+        return _nodes.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidStatistics(
+            f"the answer does not describe the nsqds of a gateway: {error}; check --url"
+        ) from error
+
+
+def node_row(node: NodeReport) -> dict[str, Any]:
     """Return the row of *node*."""
     return {
         "node": node.node,
+        "state": node.state,
         "version": node.version,
         "health": node.error or node.health,
         "topics": node.topics,
@@ -232,6 +312,9 @@ def node_row(node: NodeSum) -> dict[str, Any]:
         "deferred": node.deferred,
         "consumers": node.consumers,
     }
+
+
+# Rows
 
 
 _COUNTERS = ("messages", "requeued", "timed_out")
@@ -320,7 +403,7 @@ def table(rows: Sequence[Row], columns: Sequence[str], *, width: int | None = No
     ]
 
 
-_TEXTS = {"topic", "channel", "node", "version", "health", "paused"}
+_TEXTS = {"topic", "channel", "node", "state", "version", "health", "paused"}
 _MIN_TEXT = 12
 """Characters of a shortened name at least."""
 

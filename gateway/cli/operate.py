@@ -20,9 +20,12 @@ import click
 import uvloop
 
 from gateway.aio import spawn
-from gateway.cli.cluster import open_cluster
+from gateway.cli.cluster import Cluster, open_cluster
 from gateway.cli.cluster_stats import (
     ClusterStats,
+    NodeReport,
+    NodesReport,
+    NodeSum,
     Row,
     channel_row,
     describe_loss,
@@ -31,6 +34,7 @@ from gateway.cli.cluster_stats import (
     most_trouble_first,
     node_row,
     parse_cluster_stats,
+    parse_nodes,
     table,
     topic_row,
     with_rates,
@@ -42,10 +46,11 @@ from gateway.cli.options import (
     settings_flags,
 )
 from gateway.cli.stdio import FAILED, INTERRUPTED, watch_signals
-from gateway.errors import GatewayError, SettingRefused
+from gateway.errors import GatewayError, NoBroker, SettingRefused
 from gateway.settings.commands import OperateSettings
 from gateway.settings.loader import load
 from gateway.telemetry import configure_logging
+from gateway.terminal import TerminalLine
 
 T = TypeVar("T")
 
@@ -58,8 +63,8 @@ _TOPIC_COLUMNS = (
     *("topic", "depth", "in_flight", "deferred", "messages", "channels", "nodes", "paused"),
 )
 _NODE_COLUMNS = (
-    *("node", "version", "topics", "channels", "depth", "in_flight", "deferred", "consumers"),
-    "health",
+    *("node", "state", "version", "topics", "channels", "depth", "in_flight", "deferred"),
+    *("consumers", "health"),
 )
 _WATCH_COLUMNS = (
     *("topic", "channel", "depth", "in_flight", "deferred", "messages_per_s", "requeued_per_s"),
@@ -122,18 +127,24 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     return cast("T", result)
 
 
-def _exit_if_lost(stats: ClusterStats) -> None:
+def _exit_if_lost(nodes: Sequence[NodeSum | NodeReport]) -> None:
     """Name the nsqds that did not answer; exit with 1 if there is one."""
-    for node in stats.lost:
+    lost = [node for node in nodes if node.error is not None]
+    for node in lost:
         text = f"nsqd {node.node} did not answer: {node.error}; its numbers are missing"
         click.echo(text, err=True)
-    if stats.lost:
+    if lost:
         sys.exit(FAILED)
 
 
 async def _stats(settings: OperateSettings, topic: str | None = None) -> ClusterStats:
     async with open_cluster(settings) as cluster:
         return parse_cluster_stats(await cluster.stats(topic))
+
+
+async def _nodes(settings: OperateSettings) -> NodesReport:
+    async with open_cluster(settings) as cluster:
+        return parse_nodes(await cluster.nodes())
 
 
 _match_option = click.option(
@@ -181,7 +192,7 @@ def topics(config: Path | None, *, pattern: str, as_json: bool, **flags: Any) ->
     stats = _run(_stats(_load(flags, config)))
     rows = sorted(map(topic_row, stats.topics.values()), key=most_trouble_first)
     _show(rows, _TOPIC_COLUMNS, pattern, "no topics", as_json=as_json)
-    _exit_if_lost(stats)
+    _exit_if_lost(stats.nodes)
 
 
 @click.command(cls=SettingsCommand, epilog=_epilog("channels", "channels orders"))
@@ -203,7 +214,7 @@ def channels(
     stats = _run(_stats(_load(flags, config), topic))
     rows = sorted(map(channel_row, stats.channels), key=most_trouble_first)
     _show(rows, _CHANNEL_COLUMNS, pattern, "no channels", as_json=as_json)
-    _exit_if_lost(stats)
+    _exit_if_lost(stats.nodes)
 
 
 @click.command(cls=SettingsCommand, epilog=_epilog("nodes"))
@@ -212,14 +223,20 @@ def channels(
 @settings_flags(OperateSettings)
 def nodes(config: Path | None, *, pattern: str, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
     """
-    List the nsqds: version, health, and what waits there.
+    List the nsqds: state, version, health, and what waits there.
 
-    The health of an nsqd that does not answer is the reason.
+    The state is active, draining, drained (nothing waits any more) or unreachable; then the health
+    is the reason. A line on standard error names what an nsqlookupd does not know, but another one
+    does.
     """
-    stats = _run(_stats(_load(flags, config)))
-    rows = [node_row(node) for node in stats.nodes]
+    report = _run(_nodes(_load(flags, config)))
+    rows = [node_row(node) for node in report.nodes]
     _show(rows, _NODE_COLUMNS, pattern, "no nsqds", as_json=as_json)
-    _exit_if_lost(stats)
+    for problem in (problem for each in report.lookupds for problem in each.problems):
+        click.echo(problem, err=True)
+    _exit_if_lost(report.nodes)
+    if any(each.error for each in report.lookupds):
+        sys.exit(FAILED)
 
 
 @click.command(cls=SettingsCommand, epilog=_epilog("stats", "stats --watch", "stats --json"))
@@ -275,7 +292,7 @@ def stats(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
     else:
         found = _run(_stats(settings))
         report.show(found, 0.0)
-        _exit_if_lost(found)
+        _exit_if_lost(found.nodes)
 
 
 class _Report:
@@ -344,7 +361,8 @@ def _change_command(
         check_topic_and_channel_names(**names)
         settings = _load(flags, config)
         if not is_confirmed:
-            _confirm(settings, action, topic, channel)
+            loss = describe_loss(action, _run(_stats(settings, topic)), topic, channel)
+            _confirm(action, loss, channel or topic)
 
         async def change() -> None:
             async with open_cluster(settings) as cluster:
@@ -364,21 +382,19 @@ def _change_command(
     return click.command(action, cls=SettingsCommand, epilog=_epilog(*examples))(decorated)
 
 
-def _confirm(settings: OperateSettings, action: str, topic: str, channel: str | None) -> None:
+def _confirm(action: str, loss: str, name: str) -> None:
     """
-    Say what *action* destroys, and let the name be typed; exit with 1 if it is not.
+    Say what *action* destroys, and let *name* be typed; exit with 1 if it is not.
 
     Raises:
         SettingRefused: Nobody can be asked, because standard input is not a terminal.
     """
-    loss = describe_loss(action, _run(_stats(settings, topic)), topic, channel)
     if not sys.stdin.isatty():
         raise SettingRefused(
             f"{action} without --yes",
             f"standard input is not a terminal, so that nobody can confirm: {loss}",
         )
     click.echo(loss, err=True)
-    name = topic if channel is None else channel
     if click.prompt(f"Type {name} to confirm", default="", show_default=False, err=True) != name:
         click.echo("not confirmed; nothing was changed", err=True)
         sys.exit(FAILED)
@@ -415,8 +431,131 @@ delete = _change_command(
     is_destructive=True,
 )
 
+# Nodes
+
+
+@click.command(
+    cls=SettingsCommand,
+    epilog=_epilog("tombstone orders 10.0.0.1:4151", "tombstone orders 10.0.0.1:4151 --yes"),
+)
+@click.argument("topic")
+@click.argument("node")
+@click.option("--yes", "is_confirmed", is_flag=True, help="Do not ask for a confirmation.")
+@settings_flags(OperateSettings)
+def tombstone(
+    config: Path | None,
+    topic: str,
+    node: str,
+    *,
+    is_confirmed: bool,
+    **flags: Any,  # noqa: ANN401 - one for each setting
+) -> None:
+    """
+    Delete TOPIC, with its channels and messages, at the nsqd with the HTTP address NODE only.
+
+    Every nsqlookupd hides it there meanwhile, so that no consumer connects and creates it again. A
+    publish to this nsqd does: let publishers go elsewhere first, for example with drain.
+    """
+    check_topic_and_channel_names(topic=topic)
+    settings = _load(flags, config)
+
+    async def loss() -> str:
+        async with open_cluster(settings) as cluster:
+            stats = parse_cluster_stats(await cluster.stats(topic), node=node)
+            return describe_loss("tombstone", stats, topic, None)
+
+    async def change() -> None:
+        async with open_cluster(settings) as cluster:
+            await cluster.tombstone(topic, node)
+
+    if not is_confirmed:
+        _confirm("tombstone", _run(loss()), topic)
+    _run(change())
+    click.echo(f"tombstoned topic {topic} on {node}")
+
+
+@click.command(
+    cls=SettingsCommand, epilog=_epilog("drain 10.0.0.1:4151", "drain 10.0.0.1:4151 --wait")
+)
+@click.argument("node")
+@click.option(
+    "--wait",
+    "is_waiting",
+    is_flag=True,
+    help="Wait until the nsqd has no message left, and show how many there are.",
+)
+@settings_flags(OperateSettings)
+def drain(config: Path | None, node: str, *, is_waiting: bool, **flags: Any) -> None:  # noqa: ANN401
+    """
+    Let gateways publish to other nsqds than the one with the HTTP address NODE.
+
+    Consumers stay, and take what is there. Clients that publish to the nsqd directly are listed,
+    since they have to be moved as well. A restart of gateways or of the nsqd does not end the
+    drain; undrain does.
+    """
+    settings = _load(flags, config)
+
+    async def begin() -> NodeReport:
+        async with open_cluster(settings) as cluster:
+            await cluster.drain(node)
+            return await _node(cluster, node)
+
+    async def wait() -> None:
+        async with open_cluster(settings) as cluster:
+            line = TerminalLine(sys.stderr)
+            try:
+                while (found := await _node(cluster, node)).state != _DRAINED:
+                    line.draw(f"{node}: {_waiting(found)}")
+                    await asyncio.sleep(_DRAIN_INTERVAL_S)
+            finally:
+                line.finish("")
+
+    found = _run(begin())
+    click.echo(f"draining {node}: {_waiting(found)}")
+    for producer in found.producers:
+        click.echo(f"publishes there directly: {producer.text}", err=True)
+    if is_waiting:
+        _run(wait())
+        click.echo(f"drained {node}: it has no message left")
+
+
+_DRAINED = "drained"
+_DRAIN_INTERVAL_S = 2.0
+"""Seconds between two looks at an nsqd that is drained."""
+
+
+async def _node(cluster: Cluster, node: str) -> NodeReport:
+    """Return the report of *node*; raises NoBroker if it does not answer."""
+    (found,) = parse_nodes(await cluster.nodes(node)).nodes
+    if found.error is not None:
+        raise NoBroker(f"nsqd {node} did not answer: {found.error}")
+    return found
+
+
+def _waiting(node: NodeReport) -> str:
+    if not node.waiting:
+        return "no message waits"
+    return f"depth {node.depth}, in flight {node.in_flight}, deferred {node.deferred}"
+
+
+@click.command(cls=SettingsCommand, epilog=_epilog("undrain 10.0.0.1:4151"))
+@click.argument("node")
+@settings_flags(OperateSettings)
+def undrain(config: Path | None, node: str, **flags: Any) -> None:  # noqa: ANN401
+    """Let gateways publish again to the nsqd with the HTTP address NODE."""
+    settings = _load(flags, config)
+
+    async def change() -> None:
+        async with open_cluster(settings) as cluster:
+            await cluster.undrain(node)
+
+    _run(change())
+    click.echo(f"undrained {node}")
+
+
 OPERATE_COMMANDS: tuple[click.Command, ...] = (
     *(topics, channels, nodes, stats),
     *(create, pause, unpause, empty, delete),
+    *(tombstone, drain, undrain),
 )
 """The commands of this module."""

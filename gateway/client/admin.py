@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from gateway.client.discovery import Discovery
+from gateway.client.lookupd import NODES
+from gateway.client.node_drains import DRAIN_TOPIC
+from gateway.client.node_report import describe_nodes
 from gateway.client.nsqd_answers import (
     NodeAnswer,
     NodeRequest,
     NodeResponse,
     is_ok,
     raise_for_results,
+    stats_request,
 )
-from gateway.client.nsqd_http import NsqdHttp
+from gateway.client.nsqd_http import NsqdHttp, check_known
 from gateway.errors import NoNsqdHttpAddress
 
 _AUTH_ADDRESSES = NodeRequest(method="GET", path="/config/auth_http_addresses")
@@ -83,7 +88,7 @@ _NSQLOOKUPD_ACTIONS = frozenset({"create", "delete"})
 
 class Administration:
     """
-    Create, delete, empty, pause and unpause topics and channels.
+    Create, delete, empty, pause and unpause topics and channels; report nodes.
 
     *action* is the last part of the path in nsqd's HTTP API. Each method raises NoNsqdHttpAddress,
     LimitReached, and the errors of `raise_for_results`.
@@ -109,6 +114,60 @@ class Administration:
             await self._do(action, first, request)
         else:
             await self._do(action, request)
+
+    async def tombstone(self, topic: str, node: str) -> None:
+        """
+        Remove *topic* from the nsqd at HTTP address *node*: consumers must not find it there again.
+
+        Every nsqlookupd hides the topic at this nsqd for a while (45 s by default); meanwhile the
+        nsqd deletes it, with its messages. A publish to this nsqd creates it again.
+
+        Raises:
+            NodeUnknown: No such nsqd is known.
+            GatewayError: See the class.
+        """
+        check_known(node, self._nsqds)
+        names = [("topic", topic.encode())]
+        tombstone = NodeRequest(
+            method="POST", path="/topic/tombstone", query=[*names, ("node", node.encode())]
+        )
+        delete = NodeRequest(method="POST", path="/topic/delete", query=names)
+        lookupds = await asyncio.gather(
+            *(lookupd.request(tombstone) for lookupd in self._discovery.lookupds)
+        )
+        raise_for_results(await self._nsqds.request_all(delete, nodes=[node]), lookupds)
+
+    async def nodes(
+        self,
+        node: str | None = None,
+        *,
+        user_agent: str = "",
+        is_shown: Callable[[str], bool] | None = None,
+    ) -> bytes:
+        """
+        Return the document that `describe_nodes` makes: of all nsqds, or of one *node* by HTTP.
+
+        Only that of one has producers: those that do not call themselves *user_agent*.
+
+        Raises:
+            NodeUnknown: No such nsqd is known.
+            GatewayError: See the class.
+        """
+        if node is not None:
+            check_known(node, self._nsqds)
+        lookupds = await asyncio.gather(
+            *(lookupd.request(NODES) for lookupd in self._discovery.lookupds)
+        )
+        describe = partial(
+            describe_nodes,
+            lookupds=lookupds,
+            drain_topic=DRAIN_TOPIC,
+            is_shown=is_shown,
+            own_user_agent=None if node is None else user_agent,
+        )
+        request = stats_request(include_clients=node is not None)
+        only = None if node is None else [node]
+        return await self._nsqds.request_and_parse(request, describe, nodes=only)
 
     async def _do(self, action: str, *requests: NodeRequest) -> None:
         if not self._nsqds.http_addresses:

@@ -191,6 +191,12 @@ class Discovery:
         poll = self._polls.get(None)
         return None if poll is None else poll.found.get(address)
 
+    def tcp_addresses_of(self, http_address: str) -> frozenset[str]:
+        """Return the TCP addresses of the nsqd at *http_address*; empty if it was not found."""
+        poll = self._polls.get(None)
+        found = {} if poll is None else poll.found
+        return frozenset(tcp for tcp, http in found.items() if http == http_address)
+
     def watch_nodes(self, on_change: Callable[[frozenset[str]], None]) -> TopicWatch:
         """
         Watch every known nsqd. Producers need all: a lookup by a new topic would find none.

@@ -6,9 +6,9 @@ import socket
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import gateway
 from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import LookupOptions
+from gateway.client.handshake import DEFAULT_USER_AGENT
 from gateway.credentials import Secret, is_valid_bearer, read_secret_file
 from gateway.errors import SettingsError
 from gateway.protocol.identify import IdentifyRequest
@@ -112,7 +112,7 @@ def _offer(settings: NsqdSettings) -> IdentifyRequest:
     return IdentifyRequest(
         client_id=settings.client_id,
         hostname=settings.hostname or socket.gethostname(),
-        user_agent=settings.user_agent or f"nsq-gateway/{gateway.__version__}",
+        user_agent=settings.user_agent or DEFAULT_USER_AGENT,
         feature_negotiation=True,
         heartbeat_interval=settings.heartbeat_interval_ms,
         snappy=settings.nsqd_snappy,

@@ -39,6 +39,9 @@ from gateway.protocol.commands import Auth
 from gateway.protocol.compression import DeflateCodec, SnappyCodec
 from gateway.protocol.identify import IdentifyRequest, IdentifyResponse, parse_auth_response
 
+DEFAULT_USER_AGENT = f"nsq-gateway/{gateway.__version__}"
+"""What connections call themselves towards nsqd, unless a setting says otherwise."""
+
 
 class _OfferRefused(Exception):
     """nsqd refused IDENTIFY with a preferred output buffer size; it might accept it without."""
@@ -109,7 +112,7 @@ async def _negotiate(connection: BrokerConnection, host: str) -> None:
         tls_v1=tls is not None,
         client_id=configured.client_id or host_name.partition(".")[0],
         hostname=configured.hostname or host_name,
-        user_agent=configured.user_agent or f"nsq-gateway/{gateway.__version__}",
+        user_agent=configured.user_agent or DEFAULT_USER_AGENT,
         output_buffer_size=preferred_bytes or configured.output_buffer_size,
     )
     try:

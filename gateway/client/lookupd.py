@@ -40,6 +40,10 @@ FoundNsqds: TypeAlias = dict[str, str | None]
 """HTTP host:port by TCP host:port of each nsqd; None for an nsqd without HTTP."""
 
 
+NODES = NodeRequest(method="GET", path="/nodes")
+"""The request for all nsqds that are registered."""
+
+
 class LookupFailure(StrEnum):
     """Reasons why a request to nsqlookupd failed; values of `LookupFailed.reason`."""
 
@@ -55,7 +59,7 @@ class LookupFailure(StrEnum):
     """The answer was not a document of nsqlookupd."""
 
 
-class _Producer(msgspec.Struct):
+class RegisteredNsqd(msgspec.Struct):
     """One nsqd in an answer; in /nodes, *topics* and *tombstones* are parallel lists."""
 
     broadcast_address: Annotated[str, msgspec.Meta(max_length=255)]
@@ -65,9 +69,26 @@ class _Producer(msgspec.Struct):
     topics: list[str] = []
     tombstones: list[bool] = []
 
-    def is_tombstoned_for(self, topic: str) -> bool:
+    @property
+    def tcp_address(self) -> str:
+        """TCP host:port."""
+        return join_address(self.broadcast_address, self.tcp_port)
+
+    @property
+    def http_address(self) -> str | None:
+        """HTTP host:port; None without HTTP."""
+        port = self.http_port
+        # `type` and not isinstance: True is an int, but no port.
+        if type(port) is not int or not 1 <= port <= _MAX_PORT:
+            return None
+        return join_address(self.broadcast_address, port)
+
+    @property
+    def tombstoned_topics(self) -> list[str]:
+        """Topics that are being deleted there, so that consumers must not find them."""
         # Not strict: an nsqd whose lists differ in length is still of use.
-        return (topic, True) in zip(self.topics, self.tombstones, strict=False)
+        pairs = zip(self.topics, self.tombstones, strict=False)
+        return [topic for topic, is_tombstoned in pairs if is_tombstoned]
 
 
 class _Document(msgspec.Struct):
@@ -87,7 +108,7 @@ class _Answer(msgspec.Struct):
 
 
 _answers = msgspec.json.Decoder(_Answer)
-_producers = msgspec.json.Decoder(_Producer)
+_producers = msgspec.json.Decoder(RegisteredNsqd)
 
 
 def parse_lookup(lookupd: str, status: int, body: bytes) -> FoundNsqds:
@@ -101,7 +122,7 @@ def parse_lookup(lookupd: str, status: int, body: bytes) -> FoundNsqds:
     """
     if _is_unknown_topic(status, body):
         return {}
-    return {_address_of(each): _http_address_of(each) for each in _read(lookupd, status, body)}
+    return {each.tcp_address: each.http_address for each in parse_registered(lookupd, status, body)}
 
 
 def parse_nodes(lookupd: str, status: int, body: bytes, *, topic: str | None = None) -> FoundNsqds:
@@ -114,11 +135,10 @@ def parse_nodes(lookupd: str, status: int, body: bytes, *, topic: str | None = N
     Raises:
         LookupFailed: The status, the JSON or its shape is wrong, or every entry is invalid.
     """
-    producers = _read(lookupd, status, body)
     return {
-        _address_of(producer): _http_address_of(producer)
-        for producer in producers
-        if topic is None or not producer.is_tombstoned_for(topic)
+        nsqd.tcp_address: nsqd.http_address
+        for nsqd in parse_registered(lookupd, status, body)
+        if topic is None or topic not in nsqd.tombstoned_topics
     }
 
 
@@ -134,8 +154,8 @@ def _is_unknown_topic(status: int, body: bytes) -> bool:
     return _TOPIC_NOT_FOUND in {answer.message, answer.status_txt}
 
 
-def _read(lookupd: str, status: int, body: bytes) -> list[_Producer]:
-    """Return the valid producers (nsqds) of an answer; raises LookupFailed."""
+def parse_registered(lookupd: str, status: int, body: bytes) -> list[RegisteredNsqd]:
+    """Return the valid producers (nsqds) of an answer; raises LookupFailed as `parse_nodes`."""
     if status != HTTP_OK:
         raise LookupFailed(lookupd, LookupFailure.STATUS, f"answered with status {status}")
     try:
@@ -157,28 +177,16 @@ def _read(lookupd: str, status: int, body: bytes) -> list[_Producer]:
     return producers
 
 
-def _valid(entries: Iterable[msgspec.Raw]) -> Iterable[_Producer]:
+def _valid(entries: Iterable[msgspec.Raw]) -> Iterable[RegisteredNsqd]:
     """Decode *entries*, and yield the valid producers."""
     for entry in entries:
         try:
             producer = _producers.decode(entry)
-            split_address(_address_of(producer))
+            split_address(producer.tcp_address)
         except (ValueError, RecursionError):
             # One nsqd with an invalid broadcast address must not hide the others.
             continue
         yield producer
-
-
-def _address_of(producer: _Producer) -> str:
-    return join_address(producer.broadcast_address, producer.tcp_port)
-
-
-def _http_address_of(producer: _Producer) -> str | None:
-    port = producer.http_port
-    # `type` and not isinstance: True is an int, but no port.
-    if type(port) is not int or not 1 <= port <= _MAX_PORT:
-        return None
-    return join_address(producer.broadcast_address, port)
 
 
 _MAX_CONNECTIONS = 16
@@ -272,7 +280,7 @@ class Lookupd:
 
     async def _fetch(self, topic: str | None) -> FoundNsqds:
         if topic is None:
-            answer = await self._answer(NodeRequest(method="GET", path="/nodes"))
+            answer = await self._answer(NODES)
             return parse_nodes(self.address, *answer)
         query = [("topic", topic.encode())]
         answer = await self._answer(NodeRequest(method="GET", path="/lookup", query=query))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -183,6 +183,59 @@ class TopicCounts(msgspec.Struct, gc=False, kw_only=True):
     paused: bool = False
 
 
+class _TopicEntry(TopicCounts, kw_only=True):
+    """A topic with undecoded channels; Go encodes a nil list as null."""
+
+    channels: list[msgspec.Raw] | None
+
+
+class ProducerCount(msgspec.Struct):
+    """How many messages a client has published to one topic."""
+
+    topic: str
+    count: int
+
+
+class ProducerClient(msgspec.Struct, kw_only=True):
+    """A client in /stats that has published over its connection."""
+
+    client_id: str = ""
+    hostname: str = ""
+    remote_address: str = ""
+    user_agent: str = ""
+    pub_counts: list[ProducerCount] | None = None
+
+
+class _CountsAnswer(msgspec.Struct):
+    """The statistics of one nsqd, with undecoded topics; *producers* only with clients."""
+
+    version: str
+    start_time: int
+    topics: list[msgspec.Raw] | None
+    health: str = ""
+    producers: list[ProducerClient] | None = None
+
+
+class TopicWithChannels(NamedTuple):
+    """The counts of a topic and its channels at one nsqd."""
+
+    topic: TopicCounts
+    channels: list[ChannelCounts]
+
+
+class NsqdCounts(NamedTuple):
+    """The statistics of one nsqd."""
+
+    version: str
+    health: str
+    """OK, or nsqd's text of the problem."""
+    start_time: int
+    """Seconds since 1970, by nsqd's clock."""
+    topics: list[TopicWithChannels]
+    producers: list[ProducerClient]
+    """Clients that have published; empty without include_clients."""
+
+
 Channel: TypeAlias = tuple[str, str]
 """Topic and channel."""
 
@@ -210,17 +263,21 @@ class _UndecodedStats(msgspec.Struct, frozen=True):
     topics: list[msgspec.Raw] | None = None
 
 
-_STEP_TOPICS = 256
-"""Number of topics decoded in one step, which takes half a millisecond or less."""
+_STEP_ENTRIES = 256
+"""Topics and channels decoded in one step, which takes half a millisecond or less."""
 _infos = msgspec.json.Decoder(NsqdInfo)
 _undecoded_stats = msgspec.json.Decoder(_UndecodedStats)
 _topics = msgspec.json.Decoder(NsqdTopicStats)
 _stats = msgspec.json.Decoder(NsqdStats)
+_counts = msgspec.json.Decoder(_CountsAnswer)
+_topic_entries = msgspec.json.Decoder(_TopicEntry)
+_channel_counts = msgspec.json.Decoder(ChannelCounts)
 
 
-def stats_request(topic: str | None = None) -> NodeRequest:
-    """Return the /stats request for all channels, or those of *topic*, without clients."""
-    query = [("format", b"json"), ("include_clients", b"false"), ("include_mem", b"false")]
+def stats_request(topic: str | None = None, *, include_clients: bool = False) -> NodeRequest:
+    """Return the /stats request for all channels, or those of *topic*."""
+    clients = b"true" if include_clients else b"false"
+    query = [("format", b"json"), ("include_clients", clients), ("include_mem", b"false")]
     if topic is not None:
         query.append(("topic", topic.encode()))
     return NodeRequest(method="GET", path="/stats", query=query)
@@ -250,7 +307,7 @@ def parse_pauses(
         return None
     pauses: dict[Channel, bool] = {}
     for number, raw in enumerate(stats.topics or ()):
-        if number % _STEP_TOPICS == 0:
+        if number % _STEP_ENTRIES == 0:
             yield
         try:
             topic = _topics.decode(raw)
@@ -261,6 +318,38 @@ def parse_pauses(
             channel: is_paused for channel, is_paused in of_topic.items() if channel in channels
         }
     return pauses
+
+
+def parse_counts(answer: NodeAnswer) -> Generator[None, None, NsqdCounts | None]:
+    """Decode the answer to a `stats_request`, yield between steps; None as `parse_info` does."""
+    found = _decode(_counts, answer)
+    if found is None:
+        return None
+    topics: list[TopicWithChannels] = []
+    entries = 0
+    try:
+        for raw_topic in found.topics or ():
+            topic = _topic_entries.decode(raw_topic)
+            channels: list[ChannelCounts] = []
+            topics.append(TopicWithChannels(topic, channels))
+            entries += 1
+            for raw_channel in topic.channels or ():
+                channels.append(_channel_counts.decode(raw_channel))
+                entries += 1
+                if entries % _STEP_ENTRIES == 0:
+                    yield
+            topic.channels = None  # so that the text of the answer need not stay in memory
+            if entries % _STEP_ENTRIES == 0:
+                yield
+    except (ValueError, RecursionError):
+        return None
+    return NsqdCounts(
+        found.version[:_MAX_TOKEN_LENGTH],
+        found.health,
+        found.start_time,
+        topics,
+        found.producers or [],
+    )
 
 
 def _decode(decoder: msgspec.json.Decoder[T], answer: NodeAnswer) -> T | None:

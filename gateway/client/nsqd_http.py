@@ -32,7 +32,7 @@ from gateway.client.nsqd_answers import (
     NodeUnreachable,
     is_ok,
 )
-from gateway.errors import BrokerUnreachable, LimitReached, NoNsqdHttpAddress
+from gateway.errors import BrokerUnreachable, LimitReached, NodeUnknown, NoNsqdHttpAddress
 
 T = TypeVar("T")
 
@@ -214,3 +214,15 @@ class NsqdHttp:
             body = await read_body(answer, budget, ByteBudget(self._options.max_answer_bytes))
             date = answer.headers.get("date", "")
             return NodeResponse(node=node, status=answer.status_code, body=body, date=date)
+
+
+def check_known(node: str, nsqds: NsqdHttp) -> None:
+    """
+    Check that *node* is the HTTP address of a known nsqd.
+
+    Raises:
+        NodeUnknown: It is not; the text has the known ones.
+    """
+    known = nsqds.http_addresses
+    if node not in known:
+        raise NodeUnknown(node, known)

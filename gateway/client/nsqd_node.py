@@ -20,6 +20,7 @@ class NsqdNode:
         "_refusals_logged_at",
         "address",
         "held_bytes",
+        "is_draining",
         "limit_bytes",
         "requires_auth",
         "suspect_since",
@@ -32,6 +33,8 @@ class NsqdNode:
         """Maximum of `held_bytes`; beyond this, publishes go to other nsqds."""
         self.held_bytes = 0
         """Bytes of publishes that are queued for it, or written and unanswered."""
+        self.is_draining = False
+        """True while it gets no publishes, so that it can be removed; see `node_drains`."""
         self.requires_auth = False
         """True if its last IDENTIFY response required AUTH."""
         self.suspect_since: float | None = None
@@ -45,6 +48,11 @@ class NsqdNode:
     def is_suspect(self) -> bool:
         """True if publishes should prefer another nsqd."""
         return self.suspect_since is not None
+
+    @property
+    def is_avoided(self) -> bool:
+        """True if publishes should go to another nsqd: this one is suspect, or it is drained."""
+        return self.is_draining or self.suspect_since is not None
 
     def has_room(self, size_bytes: int) -> bool:
         """Return whether *size_bytes* more stay within `limit_bytes`."""

@@ -157,6 +157,14 @@ class Producer:
     def _on_addresses(self, addresses: frozenset[str]) -> None:
         self._pools.set_addresses(sorted(addresses))
 
+    def set_draining(self, addresses: frozenset[str]) -> None:
+        """
+        Publish to the nsqds at TCP *addresses* only if no other one can take a publish.
+
+        Publishes that are queued for them move to others; those that are written stay.
+        """
+        self._pools.set_draining(addresses)
+
     @property
     def has_open_connection(self) -> bool:
         """True if a publish without a secret could be written now."""
@@ -436,6 +444,7 @@ class ProducerPools:
         )
         self._addresses: Sequence[str] = ()
         self._nodes: dict[str, NsqdNode] = {}
+        self._draining: frozenset[str] = frozenset()
         self._pools: OrderedDict[Secret | None, ProducerPool] = OrderedDict()
         """By secret, the least recently used first; None is the pool of callers without one."""
         self._refusals = ErrorCache()
@@ -460,11 +469,18 @@ class ProducerPools:
         used.update(addresses)
         self._nodes = {address: node for address, node in self._nodes.items() if address in used}
 
+    def set_draining(self, addresses: frozenset[str]) -> None:
+        """Avoid the nsqds at *addresses* from now on; queued publishes move at the next sweep."""
+        self._draining = addresses
+        for node in self._nodes.values():
+            node.is_draining = node.address in addresses
+
     def _node(self, address: str) -> NsqdNode:
         node = self._nodes.get(address)
         if node is None:
             limit_bytes = self._options.buffer_per_nsqd_bytes
             node = self._nodes[address] = NsqdNode(address, limit_bytes=limit_bytes)
+            node.is_draining = address in self._draining
         return node
 
     @property

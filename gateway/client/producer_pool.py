@@ -669,29 +669,36 @@ class ProducerPool:
     def _choose(self, publish: PendingPublish) -> ProducerConnection | None:
         """Choose a connection for *publish*, bind the topic to it; None: an error was reported."""
         if self.is_closing:
-            text = (
-                "the connections of this secret are being closed; nothing was published, try again"
-            )
-            self.on_outcome([publish], publish.size_bytes, NoBroker(text))
+            text = "the connections of this secret are being closed; nothing was published"
+            self.on_outcome([publish], publish.size_bytes, NoBroker(f"{text}, try again"))
             return None
         self._turn += 1
-        chosen = least_loaded(self._connections, publish.size_bytes, turn=self._turn)
+        usable = self._usable()
+        chosen = least_loaded(usable, publish.size_bytes, turn=self._turn)
         if chosen is not None:
             # No idle connection has room, so that one more is of use.
             if chosen.load_bytes:
                 self._grow(chosen.node.address)
-            self._by_topic[publish.topic] = chosen
+            # Not bound to a drained nsqd: the next publish goes elsewhere if it can by then.
+            if not chosen.node.is_draining:
+                self._by_topic[publish.topic] = chosen
             return chosen
-        candidates = [each for each in self._connections if each.can_publish]
+        candidates = [each for each in usable if each.can_publish]
         if not candidates:
             # Not bound in `_by_topic`: later publishes may use another one that opens sooner.
-            candidates = [each for each in self._connections if each.is_pending]
+            candidates = [each for each in usable if each.is_pending]
             with_room = [each for each in candidates if each.node.has_room(publish.size_bytes)]
             if with_room:
                 return min(with_room, key=lambda each: each.load_bytes)
         error = self._overloaded(publish, candidates) if candidates else self._unavailable()
         self.on_outcome([publish], publish.size_bytes, error)
         return None
+
+    def _usable(self) -> Sequence[ProducerConnection]:
+        """Return the connections to choose from: to drained nsqds only if there are no others."""
+        others = [each for each in self._connections if not each.node.is_draining]
+        can_avoid = any(each.can_publish or each.is_pending for each in others)
+        return others if can_avoid else self._connections
 
     def _grow(self, address: str) -> None:
         """Open one more connection to *address*, up to the limit, unless one is being opened."""
@@ -724,18 +731,18 @@ class ProducerPool:
         return NoBroker(f"no nsqd can take the message; nothing was published ({text})")
 
     def sweep(self, now: float) -> None:
-        """Fail overdue publishes, and move queues from suspect nsqds to others."""
+        """Fail overdue publishes, and move queues from nsqds that are avoided to others."""
         for connection in self._connections[:]:
             connection.sweep(now)
-        suspect = [each for each in self._connections if each.node.is_suspect and not each.is_idle]
-        if suspect:
-            self._move_queues(suspect)
+        avoided = [each for each in self._connections if each.node.is_avoided and not each.is_idle]
+        if avoided:
+            self._move_queues(avoided)
 
-    def _move_queues(self, suspect: Sequence[ProducerConnection]) -> None:
-        """Move publishes queued on *suspect* connections, as far as other nsqds have room."""
+    def _move_queues(self, avoided: Sequence[ProducerConnection]) -> None:
+        """Move publishes queued on *avoided* connections, as far as other nsqds have room."""
         open_connections = [each for each in self._connections if each.can_publish]
-        nodes = {each.node for each in open_connections if not each.node.is_suspect}
-        for connection in suspect:
+        nodes = {each.node for each in open_connections if not each.node.is_avoided}
+        for connection in avoided:
             # No more than fits: `submit` would return the rest to this queue at each sweep.
             room_bytes = sum(node.limit_bytes - node.held_bytes for node in nodes)
             if room_bytes > 0:
@@ -765,7 +772,7 @@ class ProducerPool:
         """Unbind the topics of *connection*; return True if another nsqd can take publishes."""
         self._forget_topics(connection)
         return any(
-            other.can_publish and other.node is not connection.node and not other.node.is_suspect
+            other.can_publish and other.node is not connection.node and not other.node.is_avoided
             for other in self._connections
         )
 

@@ -158,6 +158,7 @@ HTTP_STATUS: Mapping[str, int] = {
     "INVALID_REQUEST": 400,
     "MISSING_ARG_TOPIC": 400,
     "MISSING_ARG_CHANNEL": 400,
+    "MISSING_ARG_NODE": 400,
     "INVALID_TOPIC": 400,
     "INVALID_ARG_TOPIC": 400,
     "INVALID_ARG_CHANNEL": 400,
@@ -178,7 +179,7 @@ HTTP_STATUS: Mapping[str, int] = {
     "EXITING": 503,
 }
 """
-The HTTP status of each error token of nsqd.
+The HTTP status of each error token of nsqd and nsqlookupd.
 
 One exception is not in this table: `OPTION_SIZE_STATUS`.
 """
@@ -318,6 +319,16 @@ def require_topic_and_channel(query: HttpQuery) -> tuple[str, str]:
     topic = _checked_name("topic", require_topic_unchecked(query), "INVALID_ARG_TOPIC")
     channel = _required("channel", query, "MISSING_ARG_CHANNEL")
     return topic, _checked_name("channel", channel, "INVALID_ARG_CHANNEL")
+
+
+def require_node(query: HttpQuery) -> str:
+    """
+    Return the node, an nsqd's HTTP host:port; nsqlookupd's /topic/tombstone has it, nsqd has not.
+
+    Raises:
+        InvalidRequest: MISSING_ARG_NODE.
+    """
+    return _required("node", query, "MISSING_ARG_NODE").decode(errors="replace")
 
 
 def _required(name: str, query: HttpQuery, token: str) -> bytes:

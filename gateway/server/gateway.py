@@ -22,6 +22,7 @@ from gateway.client.channel_monitor import ChannelMonitor
 from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import Discovery, TopicWatch
 from gateway.client.from_settings import NsqdAccess, NsqdAddresses, read_admin_secret
+from gateway.client.node_drains import NodeDrains
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.client.producer import Producer, ProducerOptions
 from gateway.credentials import Secret
@@ -208,6 +209,7 @@ class GatewayServer:
         self._discovery: Discovery | None = None
         self._nsqd_http: NsqdHttp | None = None
         self._channel_monitor: ChannelMonitor | None = None
+        self._node_drains: NodeDrains | None = None
         self._publisher: Producer | None = None
         self._subscribe: SubscribeEndpoint | None = None
         self._port: HttpServerState | None = None
@@ -275,6 +277,13 @@ class GatewayServer:
         self._process.start(settings, publisher)
         tracing = self._process.tracing
         lines += [f"{line}; trying again" for line in await publisher.start()]
+        drains = self._node_drains = NodeDrains(
+            nsqd_http,
+            discovery,
+            publisher.set_draining,
+            poll_interval_s=settings.node_drain_poll_s,
+        )
+        await drains.start()
         if not self._nodes.addresses:
             lines.append("no nsqd is known yet; publishes get 503 until nsqlookupd returns one")
         _warn_auth_not_enforced(settings, publisher)
@@ -289,7 +298,7 @@ class GatewayServer:
         )
         nsq = _Nsq(discovery, channel_monitor, access.connection)
         self._subscribe = self._new_subscribe(nsq, handler, callers)
-        admin = self._admin_parts(nsqd_http, discovery, publisher, admin_secret, callers.access)
+        admin = self._admin_parts(nsq, drains, publisher, admin_secret, callers.access)
         app = create_app(self._web_parts(admin, callers, self._subscribe))
         port = self._port = self._new_http_port(handler, self._subscribe)
         await self._public.start(app, http=partial(HttpProtocol, port))
@@ -338,16 +347,18 @@ class GatewayServer:
 
     def _admin_parts(
         self,
-        nsqd_http: NsqdHttp,
-        discovery: Discovery,
+        nsq: _Nsq,
+        drains: NodeDrains,
         publisher: Producer,
         secret: Secret | None,
         policy: AccessPolicy,
     ) -> AdminContext:
         require_auth = self._settings.require_auth
+        nsqd_http = self.nsqd_http
         return AdminContext(
             nsqds=nsqd_http,
-            administration=Administration(nsqd_http, discovery),
+            administration=Administration(nsqd_http, nsq.discovery),
+            drains=drains,
             access=AdminAccess(
                 secret,
                 # Evaluated for each request: an nsqd that connects later may require AUTH.
@@ -356,6 +367,7 @@ class GatewayServer:
                 policy=policy,
             ),
             identity=self._identity(),
+            user_agent=nsq.connection.offer.user_agent,
         )
 
     def _new_http_port(
@@ -488,6 +500,7 @@ class GatewayServer:
             await stop_in_order(
                 self._files_monitor,
                 self._public,
+                self._node_drains,
                 self._publisher,
                 self._channel_monitor,
                 self._nsqd_http,

@@ -178,6 +178,14 @@ class TelemetrySettings(Settings):
         (0, 100_000),
         "topics and channels",
     )
+    node_drain_poll_s: float = number(
+        5,
+        "Time between two requests to each nsqd that find out which of them are drained (POST "
+        "/nodes/drain). A drain that another gateway or process has begun takes effect within this "
+        "time.",
+        (1, 3_600),
+        "s",
+    )
     tracing: bool = switch(
         "Export traces by OTLP over HTTP, configured by the OTEL_EXPORTER_OTLP_* variables. "
         "Needs the optional dependencies tracing (pip install '.[tracing]' from the checkout)."

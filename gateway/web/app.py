@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Forbidden, GatewayError, InvalidRequest
 from gateway.protocol.http_api import OK, ROUTES, OptionsResponse, find_route
+from gateway.web.admin.routes import NODE_ROUTES
 from gateway.web.errors import (
     UPGRADE_REQUIRED,
     is_not_found,
@@ -44,6 +45,7 @@ PUBLIC_ROUTES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("/sub", WHOAMI, "/docs", "/openapi.yaml", "/openapi.json", "/asyncapi.yaml"), ("GET",)
     ),
+    **NODE_ROUTES,
     **MODULE_ROUTES,
     **CONSOLE_ROUTES,
 }

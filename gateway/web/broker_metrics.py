@@ -14,16 +14,13 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from gateway.access.rights import VIEWER_CHANNELS
 from gateway.aio import spawn
 from gateway.client.nsqd_answers import (
     ChannelCounts,
     NodeAnswer,
-    NodeResponse,
     TopicCounts,
-    is_ok,
+    parse_counts,
     stats_request,
 )
 from gateway.client.nsqd_http import NsqdHttp
@@ -67,36 +64,15 @@ _LEFT_OUT: _Head = (
     "gauge",
 )
 
-_STEP_ENTRIES = 256
-"""Topics and channels decoded in one step, which takes half a millisecond or less."""
 _STEP_ROWS = 64
 """Topics and channels written in one step, which takes a millisecond or less."""
-
-
-class _Topic(TopicCounts, kw_only=True):
-    """A topic with undecoded channels; Go encodes a nil list as null."""
-
-    channels: list[msgspec.Raw] | None
-
-
-class _Stats(msgspec.Struct):
-    """The statistics of one nsqd, with undecoded topics."""
-
-    version: str
-    start_time: int
-    topics: list[msgspec.Raw] | None
-
-
-_stats = msgspec.json.Decoder(_Stats)
-_topics = msgspec.json.Decoder(_Topic)
-_channels = msgspec.json.Decoder(ChannelCounts)
 
 
 class _Part(NamedTuple):
     """One topic at one nsqd."""
 
     node: str
-    topic: _Topic
+    topic: TopicCounts
     channels: list[ChannelCounts]
 
 
@@ -130,18 +106,16 @@ def broker_families(
     nodes = [_Family(family) for family in _NODE_FAMILIES]
     parts: dict[str, list[_Part]] = {}
     for answer in answers:
-        stats = _decode(answer)
-        of_node: list[_Part] | None = None
-        if stats is not None:
-            of_node = yield from _parts(answer.node, stats.topics or ())
+        counts = yield from parse_counts(answer)
         labels = _labels(node=answer.node)
-        nodes[0].add(labels, int(of_node is not None))
-        if stats is None or of_node is None:
+        nodes[0].add(labels, int(counts is not None))
+        if counts is None:
             continue
-        nodes[1].add(_labels(node=answer.node, version=stats.version[:100]), 1)
-        nodes[2].add(labels, stats.start_time)
-        for part in of_node:
-            parts.setdefault(part.topic.topic_name, []).append(part)
+        nodes[1].add(_labels(node=answer.node, version=counts.version), 1)
+        nodes[2].add(labels, counts.start_time)
+        for topic, channels_of_topic in counts.topics:
+            part = _Part(answer.node, topic, channels_of_topic)
+            parts.setdefault(topic.topic_name, []).append(part)
     shown, left_out = _within_limit(parts, max_rows)
     topics, channels = yield from _rows(shown)
     last = _Family(_LEFT_OUT)
@@ -151,40 +125,6 @@ def broker_families(
         yield
         written.append(family.done())
     return written
-
-
-def _decode(answer: NodeAnswer) -> _Stats | None:
-    if not isinstance(answer, NodeResponse) or not is_ok(answer):
-        return None
-    try:
-        return _stats.decode(answer.body)
-    except (ValueError, RecursionError):  # RecursionError: too deeply nested
-        return None
-
-
-def _parts(
-    node: str, raw_topics: Iterable[msgspec.Raw]
-) -> Generator[None, None, list[_Part] | None]:
-    """Decode the topics of *node*; return None if any is not of nsqd's form."""
-    parts = []
-    entries = 0
-    try:
-        for raw_topic in raw_topics:
-            topic = _topics.decode(raw_topic)
-            part = _Part(node, topic, [])
-            parts.append(part)
-            entries += 1
-            for raw_channel in topic.channels or ():
-                part.channels.append(_channels.decode(raw_channel))
-                entries += 1
-                if entries % _STEP_ENTRIES == 0:
-                    yield
-            topic.channels = None  # so that the text of the answer need not stay in memory
-            if entries % _STEP_ENTRIES == 0:
-                yield
-    except (ValueError, RecursionError):
-        return None
-    return parts
 
 
 def _within_limit(parts: dict[str, list[_Part]], max_rows: int) -> tuple[list[list[_Part]], int]:
@@ -224,7 +164,7 @@ def _rows(
     return topics, channels
 
 
-def _topic_counts(topic: _Topic) -> tuple[int, ...]:
+def _topic_counts(topic: TopicCounts) -> tuple[int, ...]:
     """Return the values of `_TOPIC_FAMILIES`."""
     return topic.depth, topic.backend_depth, int(topic.paused), topic.message_count
 

@@ -25,6 +25,7 @@ TITLES = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    409: "Conflict",
     413: "Content Too Large",
     417: "Expectation Failed",
     426: "Upgrade Required",

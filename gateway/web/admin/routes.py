@@ -1,5 +1,5 @@
 """
-Routes for administration and statistics of all nsqds: /topic/*, /channel/*, /stats, /info.
+Routes for administration and statistics of all nsqds: /topic/*, /channel/*, /nodes, /stats, /info.
 
 FastAPI only finds the route; `protocol.http_api` checks the parameters, in nsqd's order. FastAPI's
 own validation would run before that, even before the check of the secret. `operation` declares the
@@ -18,6 +18,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.client.admin import Administration
+from gateway.client.node_drains import DRAIN_TOPIC, NodeDrains
 from gateway.client.nsqd_answers import NodeRequest
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.errors import PermissionDenied
@@ -33,6 +34,7 @@ _OPERATION_IDS: Mapping[str, str] = {
     "/topic/empty": "emptyTopic",
     "/topic/pause": "pauseTopic",
     "/topic/unpause": "unpauseTopic",
+    "/topic/tombstone": "tombstoneTopic",
     "/channel/create": "createChannel",
     "/channel/delete": "deleteChannel",
     "/channel/empty": "emptyChannel",
@@ -40,7 +42,18 @@ _OPERATION_IDS: Mapping[str, str] = {
     "/channel/unpause": "unpauseChannel",
     "/stats": "stats",
     "/info": "info",
+    "/nodes": "nodes",
+    "/nodes/drain": "drainNode",
+    "/nodes/undrain": "undrainNode",
 }
+NODE_ROUTES: Mapping[str, tuple[str, ...]] = {
+    "/nodes": ("GET",),
+    **dict.fromkeys(("/nodes/drain", "/nodes/undrain", "/topic/tombstone"), ("POST",)),
+}
+"""The routes that nsqd does not have."""
+_REPORTS = frozenset({"/stats", "/info", "/nodes"})
+_TAGS = {"topic": "Topics and channels", "channel": "Topics and channels", "nodes": "Nodes"}
+"""Tags of operations that change something, by the first part of the path."""
 
 _FILTERS = ("format", "topic", "channel", "include_clients", "include_mem")
 _ALWAYS = (400, 401, 403, 500, 502, 503)
@@ -49,12 +62,15 @@ _ALWAYS = (400, 401, 403, 500, 502, 503)
 
 def operation(path: str) -> dict[str, Any]:
     """Return what `APIRouter.add_api_route` takes as keyword arguments for *path*."""
-    is_report = path in {"/stats", "/info"}
-    statuses = _ALWAYS if is_report or path.endswith("/create") else (*_ALWAYS, 404)
+    is_report = path in _REPORTS
+    has_missing = not path.endswith("/create") and path not in {"/stats", "/info"}
+    statuses = [*_ALWAYS, 404] if has_missing else [*_ALWAYS]
+    if path == "/nodes/drain":
+        statuses.append(409)
     return {
         "methods": ["GET" if is_report else "POST"],
         "operation_id": _OPERATION_IDS[path],
-        "tags": ["State" if is_report else "Topics and channels"],
+        "tags": ["State" if is_report else _TAGS[path.split("/")[1]]],
         "responses": {status: {"description": TITLES[status]} for status in sorted(statuses)},
         "openapi_extra": {"parameters": _parameters(path)},
     }
@@ -65,6 +81,12 @@ def _parameters(path: str) -> list[dict[str, Any]]:
         return []
     if path == "/stats":
         return [_parameter(name, required=False) for name in _FILTERS]
+    if path == "/nodes":
+        return [_parameter("node", required=False)]
+    if path.startswith("/nodes/"):
+        return [_parameter("node", required=True)]
+    if path == "/topic/tombstone":
+        return [_parameter(name, required=True) for name in ("topic", "node")]
     names = ("topic", "channel") if path.startswith("/channel/") else ("topic",)
     return [_parameter(name, required=True) for name in names]
 
@@ -92,8 +114,11 @@ class AdminContext:
 
     nsqds: NsqdHttp
     administration: Administration
+    drains: NodeDrains
     access: AdminAccess
     identity: GatewayIdentity
+    user_agent: str
+    """What the gateway's own connections to nsqd call themselves."""
 
 
 def admin_router(parts: AdminContext) -> APIRouter:
@@ -102,6 +127,10 @@ def admin_router(parts: AdminContext) -> APIRouter:
     for action in _ACTIONS:
         _add(router, parts, f"/topic/{action}", _topic_route(parts, action))
         _add(router, parts, f"/channel/{action}", _channel_route(parts, action))
+    _add(router, parts, "/topic/tombstone", _tombstone_route(parts))
+    _add(router, parts, "/nodes", _nodes_route(parts))
+    _add(router, parts, "/nodes/drain", _drain_route(parts, is_end=False))
+    _add(router, parts, "/nodes/undrain", _drain_route(parts, is_end=True))
     _add(router, parts, "/stats", _stats_route(parts))
     _add(router, parts, "/info", _info_route(parts))
     return router
@@ -142,6 +171,44 @@ def _channel_route(parts: AdminContext, action: str) -> _Handler:
         principal.check_admin(topic, channel)
         await parts.administration.change_channel(action, topic, channel)
         return _done()
+
+    return answer
+
+
+def _tombstone_route(parts: AdminContext) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
+        query = http_api.parse_query(raw_query)
+        topic = http_api.require_topic(query)
+        node = http_api.require_node(query)
+        principal.check_admin(topic)
+        await parts.administration.tombstone(topic, node)
+        return _done()
+
+    return answer
+
+
+def _drain_route(parts: AdminContext, *, is_end: bool) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
+        node = http_api.require_node(http_api.parse_query(raw_query))
+        # The mark is such a topic: who may administer it may drain.
+        principal.check_admin(DRAIN_TOPIC)
+        drains = parts.drains
+        await (drains.undrain(node) if is_end else drains.drain(node))
+        return _done()
+
+    return answer
+
+
+def _nodes_route(parts: AdminContext) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
+        query = http_api.parse_query(raw_query)
+        principal.check_stats(None)
+        body = await parts.administration.nodes(
+            None if query.get("node") is None else http_api.require_node(query),
+            user_agent=parts.user_agent,
+            is_shown=principal.sees_stats_of(),
+        )
+        return _response(body, http_api.JSON)
 
     return answer
 

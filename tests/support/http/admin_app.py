@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -10,6 +10,7 @@ import httpx
 
 from gateway.client.admin import Administration, AuthProbe
 from gateway.client.discovery import Discovery, LookupOptions
+from gateway.client.node_drains import NodeDrains
 from gateway.client.nsqd_http import NsqdHttp, NsqdHttpOptions
 from gateway.credentials import Secret
 from gateway.web.admin.merge import GatewayIdentity
@@ -42,6 +43,10 @@ class AdminAppOptions:
     policy: AccessPolicy | None = None
     """With an access file, who may administer what."""
     options: NsqdHttpOptions = field(default_factory=NsqdHttpOptions)
+    tcp_addresses: tuple[str, ...] = ()
+    """TCP host:port of *nsqds*, which drains need."""
+    on_drains: Callable[[frozenset[str]], None] = lambda _addresses: None
+    """Called with the TCP addresses of all drained nsqds when these change."""
 
 
 @asynccontextmanager
@@ -50,7 +55,7 @@ async def admin_app(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve the admin API for *nsqds* (host:port of their HTTP); yield an HTTP client of it."""
     lookup = LookupOptions(lookupd_http_addresses=setup.lookupds, poll_interval_s=0.05)
-    discovery = Discovery((), lookup)
+    discovery = Discovery(setup.tcp_addresses, lookup)
     nodes = NsqdHttp(nsqds, discovery, setup.options)
     async with AsyncExitStack() as life:
         life.push_async_callback(discovery.stop)
@@ -58,8 +63,12 @@ async def admin_app(
         life.push_async_callback(nodes.stop)
         await nodes.start()
         await until(lambda: len(nodes.http_addresses) == len(nsqds) + setup.found)
+        drains = NodeDrains(nodes, discovery, setup.on_drains, poll_interval_s=3_600)
+        life.push_async_callback(drains.stop)
+        await drains.start()
         parts = AdminContext(
             nsqds=nodes,
+            drains=drains,
             administration=Administration(nodes, discovery),
             access=AdminAccess(
                 setup.secret,
@@ -68,6 +77,7 @@ async def admin_app(
                 policy=setup.policy,
             ),
             identity=IDENTITY,
+            user_agent="nsq-gateway/test",
         )
         app = create_app(AppContext(routers=[admin_router(parts)]))
         yield await life.enter_async_context(http_client(app))

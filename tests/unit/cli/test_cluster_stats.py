@@ -16,6 +16,7 @@ from gateway.cli.cluster_stats import (
     most_trouble_first,
     node_row,
     parse_cluster_stats,
+    parse_nodes,
     table,
     topic_row,
     with_rates,
@@ -76,11 +77,48 @@ def test_the_depth_of_a_topic_includes_its_channels() -> None:
 
 
 def test_an_nsqd_that_does_not_answer_is_in_the_list_with_its_error() -> None:
-    rows = [node_row(node) for node in parsed(topic_stats("t"), b="no answer").nodes]
+    stats = parsed(topic_stats("t", depth=1), b="no answer")
 
-    assert [("a", "OK", 1), ("b", "no answer", 0)] == [
-        (row["node"], row["health"], row["topics"]) for row in rows
+    assert [("a", None, 1), ("b", "no answer", 0)] == [
+        (node.node, node.error, node.depth) for node in stats.nodes
     ]
+    assert ["b"] == [node.node for node in stats.lost]
+
+
+def test_one_nsqd_has_only_its_own_part_of_a_topic() -> None:
+    topics = topic_stats("t", depth=1), topic_stats("t", depth=2) | {"node": "b"}
+    body = json.dumps({"topics": [{"node": "a", **each} for each in topics], "nodes": []}).encode()
+
+    stats = parse_cluster_stats(body, node="b")
+    assert [("b", 2)] == [(node.node, node.depth) for node in stats.nodes]
+    assert 2 == stats.topics["t"].depth
+
+
+def test_a_node_that_does_not_answer_has_the_reason_as_its_health() -> None:
+    lookupds = [
+        {"lookupd": "l1", "error": "no answer"},
+        {"lookupd": "l2", "nodes": [], "missing": ["a:4150"]},
+    ]
+    nodes = [
+        {"node": "a:4151", "state": "active", "health": "OK", "depth": 1, "in_flight": 2},
+        {"node": "b:4151", "state": "unreachable", "error": "refused"},
+    ]
+    report = parse_nodes(json.dumps({"nodes": nodes, "lookupds": lookupds}).encode())
+
+    assert [("a:4151", "active", "OK"), ("b:4151", "unreachable", "refused")] == [
+        (row["node"], row["state"], row["health"]) for row in map(node_row, report.nodes)
+    ]
+    assert [3, 0] == [node.waiting for node in report.nodes]
+    assert [
+        "nsqlookupd l1 did not answer: no answer",
+        "nsqlookupd l2 does not know nsqd a:4150, which others do",
+    ] == [problem for each in report.lookupds for problem in each.problems]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"nodes":[{}],"lookupds":[]}', b"[" * 100_000])
+def test_what_does_not_describe_nodes_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidStatistics, match="check --url"):
+        parse_nodes(body)
 
 
 @pytest.mark.parametrize("paused_at", ["topic", "channel"])
