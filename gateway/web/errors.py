@@ -284,7 +284,7 @@ def not_found_response(
         # Users open the address that `serve` prints.
         return _empty(307, (b"location", _CONSOLE.encode()), request_id)
     # List /console only, not each of its files.
-    known = ", ".join(sorted(each for each in routes if each.rpartition("/")[0] not in routes))
+    known = ", ".join(sorted(each for each in routes if not each.startswith(f"{_CONSOLE}/")))
     detail = f"no such path: {path[:200]}; known paths: {known}"
     return render_problem(NOT_FOUND, detail, request_id)
 
