@@ -105,7 +105,7 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
         (Path(folder) / "index.html").write_text(_BARE)
         nsqd = stack.enter_context(real_nsqd())
         ours = stack.enter_context(gateway(nsqd, f"--static-dir={folder}"))
-        browser = stack.enter_context(_chromium())
+        browser = stack.enter_context(chromium())
         for name, channel in (
             ("a viewer", ""),
             (f"a consumer, window {_WINDOW}, finished by the gateway", CHANNEL),
@@ -195,7 +195,8 @@ def _metrics(told: dict[str, Any]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def _chromium() -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
+    """Run Chromium without a window."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-proxy-server"]

@@ -96,18 +96,18 @@ def _run(sockets: int) -> _Run:
         "--ping-interval-s=3600",
     )
     with (
-        _pause_file() as path,
+        pause_file() as path,
         real_nsqd() as nsqd,
         gateway(nsqd, *flags, module="benchmarks.clients.watched", management=management) as ours,
     ):
         crowd = Crowd(ours)
         crowd.join([f"topic={TOPIC}"] * sockets)
         crowd.rest(_REST_S)
-        _pause_ms(ours, path)
-        answers = [_metrics(management) for _ in range(_LOOKS)]
-        metrics_pause_ms = _pause_ms(ours, path)
+        pause_ms(ours, path)
+        answers = [ask_metrics(management) for _ in range(_LOOKS)]
+        metrics_pause_ms = pause_ms(ours, path)
         time.sleep(sum(seconds for seconds, _ in answers))
-        idle_pause_ms = _pause_ms(ours, path)
+        idle_pause_ms = pause_ms(ours, path)
         path.unlink()
         started = time.monotonic()
         os.kill(ours.pid, signal.SIGTERM)
@@ -128,7 +128,7 @@ def _run(sockets: int) -> _Run:
 
 
 @contextmanager
-def _pause_file() -> Iterator[Path]:
+def pause_file() -> Iterator[Path]:
     """Choose the result file of the watched gateway."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pause"
@@ -139,7 +139,7 @@ def _pause_file() -> Iterator[Path]:
             del os.environ[FILE]
 
 
-def _pause_ms(ours: Server, path: Path) -> float:
+def pause_ms(ours: Server, path: Path) -> float:
     """Return the longest pause since the last call."""
     path.unlink(missing_ok=True)
     os.kill(ours.pid, signal.SIGUSR2)
@@ -157,7 +157,7 @@ def _wait_for(path: Path) -> float:
     return time.monotonic()
 
 
-def _metrics(management: int) -> tuple[float, int]:
+def ask_metrics(management: int) -> tuple[float, int]:
     """Return the duration of /metrics in seconds and its size."""
     connection = http.client.HTTPConnection("127.0.0.1", management, timeout=_TIMEOUT_S)
     with closing(connection):

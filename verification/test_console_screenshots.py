@@ -22,7 +22,7 @@ import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.support.browser.browsers import DESKTOP, PHONE, Browsers, Device, run
-from tests.support.browser.console_page import ConsolePage, make_channel, open_console
+from tests.support.browser.console_page import ConsolePage, make_channel, open_console, open_view
 from tests.support.browser.png import compressed, size_px
 from tests.support.gateways.gateway import RunningGateway, gateway_alone
 from tests.support.project import ROOT
@@ -74,6 +74,30 @@ class Picture:
         return 2 if self.is_phone else 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class PagePicture(Picture):
+    """A page of the cluster."""
+
+    page: str
+    address: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return IMAGES / super().path.name.replace("console-", f"console-{self.page}-")
+
+
+PAGES = {
+    "overview": "#/",
+    "topic": "#/topics/orders",
+    "channel": "#/topics/orders/billing",
+    "nodes": "#/nodes",
+}
+PAGE_PICTURES = [
+    PagePicture(is_phone=is_phone, is_dark=is_dark, page=page, address=address)
+    for page, address in PAGES.items()
+    for is_phone, is_dark in ((False, False), (False, True), (True, False))
+]
 PICTURES = [
     Picture(is_phone=is_phone, is_dark=is_dark)
     for is_phone in (False, True)
@@ -169,6 +193,31 @@ async def test_a_picture_of_the_console_is_there(
         await work(console)
         taken = await picture_of(console, picture)
         visitor.found_nothing_wrong(shop.address)
+    keep_and_compare(picture, taken)
+
+
+@pytest.mark.parametrize("picture", PAGE_PICTURES, ids=lambda picture: picture.path.stem)
+async def test_a_picture_of_each_page_is_there(
+    running_browsers: Browsers, shop: RunningGateway, picture: PagePicture
+) -> None:
+    """While somebody consumes one channel of the orders, and nobody the others."""
+    look = Device(is_phone=picture.is_phone, is_dark=picture.is_dark)
+    await shop.post("/mpub", b"\n".join(map(order, range(60))), topic="orders")
+    async with (
+        shop.subscribe("orders", "billing", max_in_flight=25),
+        running_browsers.visitor("chromium", look) as visitor,
+    ):
+        console = await open_view(visitor, shop, picture.address)
+        await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        if picture.page == "channel":
+            await expect(console.page.locator("#subject")).to_contain_text("nsq-gateway/")
+        taken = await picture_of(console, picture)
+        visitor.found_nothing_wrong(shop.address)
+    keep_and_compare(picture, taken)
+
+
+def keep_and_compare(picture: Picture, taken: bytes) -> None:
+    """Write what was *taken* if that is wanted; check that the kept one is as large."""
     if WRITES:
         IMAGES.mkdir(exist_ok=True)
         picture.path.write_bytes(compressed(taken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Iterable
@@ -58,11 +59,31 @@ def encode_response(response: HttpResponse) -> bytes:
     return b"\r\n".join((*lines, b"", body))
 
 
+_PIECE_BYTES = 131_072
+"""Bytes sent in one turn of the event loop, which takes a fraction of a millisecond."""
+
+
 async def send_response(send: Send, response: HttpResponse) -> None:
-    """Send *response* over ASGI."""
+    """Send *response* over ASGI, a long body in pieces, between which other callbacks run."""
     status, headers, body = response
+    starts = range(0, len(body), _PIECE_BYTES)
+    pieces = (body[start : start + _PIECE_BYTES] for start in starts) if len(starts) > 1 else [body]
+    await send_pieces(send, status, headers, pieces)
+
+
+async def send_pieces(
+    send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], pieces: Iterable[bytes]
+) -> None:
+    """Send a response over ASGI whose body is *pieces*; between them, other callbacks run."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    last = b""
+    for piece in pieces:
+        if last:
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+            # `send` only waits while the write buffer is full.
+            await asyncio.sleep(0)
+        last = piece
+    await send({"type": "http.response.body", "body": last})
 
 
 # The id is written to logs and response headers, so no other characters are accepted.

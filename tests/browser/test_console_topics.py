@@ -18,6 +18,7 @@ from tests.support.browser.console_page import (
     WITH_ONE_BROKER,
     make_channel,
     open_console,
+    open_view,
 )
 from tests.support.gateways.gateway import RunningGateway, gateway_alone
 
@@ -144,7 +145,7 @@ async def test_an_address_fills_in_the_form(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:
     """Topic and channel stand there; subscribing puts them into the address, and no secret."""
-    console = await open_console(visitor, gateway, topic=topic, channel="c")
+    console = await open_view(visitor, gateway, "", topic=topic, channel="c")
     filled = [await console.page.input_value(f"#{field}") for field in ("topic", "channel")]
     await console.page.fill("#secret", "hush")
     await console.page.fill("#channel", "d")

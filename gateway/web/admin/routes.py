@@ -8,7 +8,6 @@ parameters nevertheless, so that a test can compare the routes with openapi.yaml
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from gateway.protocol import http_api
 from gateway.protocol.http_api import HttpQuery
 from gateway.web.admin.merge import GatewayIdentity, merge_infos, merge_stats, merge_texts
 from gateway.web.auth import AdminAccess, Principal
-from gateway.web.responses import TITLES
+from gateway.web.responses import TITLES, send_pieces
 
 _OPERATION_IDS: Mapping[str, str] = {
     "/topic/create": "createTopic",
@@ -267,13 +266,7 @@ class _PiecewiseResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response over ASGI."""
         del scope, receive
-        headers = self.raw_headers
-        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
-        for piece in self._pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            # `send` only waits while the write buffer is full.
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": b""})
+        await send_pieces(send, self.status_code, self.raw_headers, self._pieces)
 
 
 def _response(body: bytes, content_type: bytes | None) -> Response:

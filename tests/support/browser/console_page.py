@@ -155,9 +155,16 @@ class ConsolePage:
 
 
 async def open_console(visitor: Visitor, gateway: RunningGateway, **query: str) -> ConsolePage:
-    """Open the console of *gateway* with *query*; return once its script runs."""
-    address = f"{gateway.url}/console"
-    page = await visitor.open(f"{address}?{urlencode(query)}" if query else address)
+    """Open the messages of *gateway*'s console with *query*; return once its script runs."""
+    return await open_view(visitor, gateway, "#/messages", **query)
+
+
+async def open_view(
+    visitor: Visitor, gateway: RunningGateway, view: str, **query: str
+) -> ConsolePage:
+    """Open the *view* (``#/…``) of *gateway*'s console; return once its script runs."""
+    search = f"?{urlencode(query)}" if query else ""
+    page = await visitor.open(f"{gateway.url}/console{search}{view}")
     await expect(page.locator("#connection-state")).not_to_have_text("loading")
     return ConsolePage(page, gateway)
 

@@ -1,6 +1,7 @@
 /** PURE. Format the body of a message: shortened, as JSON, or as a hex dump. */
 
 export const PREVIEW_CHARACTERS = 300;
+const DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 const BYTES_A_LINE = 16;
 const JSON_TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
 
@@ -11,7 +12,18 @@ const JSON_TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs;
  */
 export function preview(body, characters) {
   const start = body.length > characters ? `${body.slice(0, characters - 1)}…` : body;
-  return start.replace(/\s+/g, " ");
+  return visible(start.replace(/\s+/g, " "));
+}
+
+/**
+ * Returns *text* with an escape for each control character that changes the direction of text.
+ *
+ * Otherwise a body could show its members in another order than they have.
+ *
+ * @param {string} text
+ */
+export function visible(text) {
+  return text.replace(DIRECTION, (control) => `\\u${control.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /**

@@ -10,17 +10,24 @@ import { announce, byId, setText, setTone } from "./elements.js";
 import { count, plural, rate } from "./format.js";
 import { listenToKeys } from "./keyboard.js";
 import { Manage } from "./manage.js";
+import { parseFilter } from "./message_filter.js";
 import { MessageList } from "./message_list.js";
 import { MetricsCharts } from "./metrics_charts.js";
+import { NodesPage } from "./nodes_page.js";
+import { Overview } from "./overview.js";
 import { PublishForm } from "./publish_form.js";
 import { isPaused, waitingFor } from "./report.js";
+import { Selection } from "./selection.js";
 import { SignIn } from "./sign_in.js";
 import { StatsPoll } from "./stats_poll.js";
 import { describeStatus, SECRET_WANTED } from "./status.js";
+import { SubjectPage } from "./subject_page.js";
 import { SubscriptionForm } from "./subscription_form.js";
 import { Tabs } from "./tabs.js";
 import { offerThemes } from "./theme.js";
+import { Tombstone } from "./tombstone.js";
 import { Topics } from "./topics.js";
+import { Views } from "./views.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 /** @typedef {import("./delivery.js").Answer} Answer */
@@ -35,8 +42,15 @@ const signIn = new SignIn(access);
 const tabs = new Tabs(byId("tabs", HTMLElement));
 const charts = new Charts();
 const metrics = new MetricsCharts();
-const detail = new Detail({ onAnswer: answer });
+const detail = new Detail({
+  onAnswer: answer,
+  onPublish: (body) => {
+    tabs.show("publish-panel");
+    publishForm.fill(body);
+  },
+});
 const list = new MessageList({ onAnswer: answer, onSelect: (delivery) => detail.show(delivery) });
+const selection = new Selection({ shown: () => list.shown, answer });
 const connection = new Connection({
   onDelivery: (delivery) => {
     list.add(delivery);
@@ -49,6 +63,8 @@ const poll = new StatsPoll({
   secret: () => access.secret,
   onReport: (report) => {
     topics.show(report);
+    overview.show(report);
+    subjectPage.show(report);
     manage.show(report);
     form.offer(report);
     charts.add(report);
@@ -57,6 +73,7 @@ const poll = new StatsPoll({
   },
   onTrouble: (trouble) => {
     topics.showTrouble(trouble);
+    overview.showTrouble(trouble.text);
     if (trouble.wantsSecret && access.identity !== null) access.check();
   },
 });
@@ -65,6 +82,23 @@ const manage = new Manage({
   whyNot: (topic, channel) => access.whyNotAdmin(topic, channel),
   onDone: () => poll.askNow(),
 });
+const overview = new Overview();
+const tombstone = new Tombstone({ secret: () => poll.secret, onDone: () => poll.askNow() });
+const subjectPage = new SubjectPage({
+  secret: () => poll.secret,
+  whyNotAdmin: (topic, channel) => access.whyNotAdmin(topic, channel),
+  onMessages: (topic, channel) => {
+    form.fill(topic, channel);
+    showMessages();
+  },
+  onManage: (topic, channel) => manage.open(topic, channel),
+  onTombstone: (topic, node) => tombstone.open(lastReport, topic, node),
+});
+const nodesPage = new NodesPage({
+  secret: () => poll.secret,
+  whyNotAdmin: (topic, channel) => access.whyNotAdmin(topic, channel),
+});
+const views = new Views(showView);
 const publishForm = new PublishForm(connection, {
   secret: () => access.secret || form.params.secret,
   onPublished: () => poll.askNow(),
@@ -145,9 +179,11 @@ async function answer(kind, delivery) {
   const answered = send(kind, delivery);
   list.update(delivery);
   detail.update();
-  if (await answered) showNotice("");
+  const isDone = await answered;
+  if (isDone) showNotice("");
   list.update(delivery);
   detail.update();
+  return isDone;
 }
 
 /**
@@ -301,8 +337,23 @@ function tick() {
     charts.tick(nowMs, connection.counters);
     metrics.tick();
   }
+  selection.tick();
   showCounters();
   ticks += 1;
+}
+
+/** @param {import("./views.js").View} view */
+function showView(view) {
+  if (view.name === "subject") subjectPage.open(view);
+  else subjectPage.close();
+  if (view.name === "nodes") nodesPage.open();
+  else nodesPage.close();
+}
+
+/** Shows the list of messages. */
+function showMessages() {
+  views.openMessages();
+  tabs.show("messages");
 }
 
 function openHelp() {
@@ -310,16 +361,20 @@ function openHelp() {
 }
 
 function focusFilter() {
+  views.openMessages();
   tabs.show("topics");
   byId("filter", HTMLInputElement).focus();
 }
 
 /** @param {number} rows */
 function moveBy(rows) {
-  tabs.show("messages");
+  showMessages();
   list.move(rows);
 }
 
+byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) => {
+  if (target instanceof HTMLInputElement) list.filter(parseFilter(target.value));
+});
 offerThemes(byId("theme", HTMLButtonElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
 byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
@@ -338,6 +393,7 @@ listenToKeys({
 });
 const query = new URLSearchParams(location.search);
 form.fill(query.get("topic") ?? "", query.get("channel") ?? "");
+views.start();
 if (query.has("topic")) tabs.show("messages");
 showStatus();
 tick();

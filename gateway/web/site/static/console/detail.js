@@ -2,7 +2,7 @@
  * The details of one message: its attributes, and its body as JSON, text or bytes.
  */
 
-import { hexDump, indentedJson, isText } from "./body_text.js";
+import { hexDump, indentedJson, isText, visible } from "./body_text.js";
 import { announce, byId, part, setText } from "./elements.js";
 import { duration, size, timeOfDay } from "./format.js";
 
@@ -18,6 +18,7 @@ export class Detail {
   #root = byId("detail", HTMLElement);
   #body = byId("detail-body", HTMLElement);
   #views = byId("detail-views", HTMLElement);
+  #again = byId("detail-publish", HTMLButtonElement);
   /** @type {Delivery | null} */
   #delivery = null;
   /** @type {View} */
@@ -26,8 +27,9 @@ export class Detail {
   /**
    * @param {object} handlers
    * @param {(answer: Answer, delivery: Delivery) => void} handlers.onAnswer
+   * @param {(body: string) => void} handlers.onPublish Called to publish the body again.
    */
-  constructor({ onAnswer }) {
+  constructor({ onAnswer, onPublish }) {
     this.#root.addEventListener("click", ({ target }) => {
       const { answer, view } = (target instanceof Element ? target.closest("button") : null)?.dataset ?? {};
       if (this.#delivery === null) return;
@@ -35,6 +37,7 @@ export class Detail {
       if (view !== undefined) this.#draw(/** @type {View} */ (view));
     });
     byId("detail-copy", HTMLButtonElement).addEventListener("click", () => this.#copy());
+    this.#again.addEventListener("click", () => this.#delivery !== null && onPublish(this.#delivery.message.body));
     byId("detail-close", HTMLButtonElement).addEventListener("click", () => this.close());
   }
 
@@ -57,6 +60,7 @@ export class Detail {
     setText(part(this.#root, "age"), duration(delivery.atMs - publishedAtMs));
     setText(part(this.#root, "attempts"), String(message.attempts));
     setText(part(this.#root, "size"), size(message.bytes.length));
+    this.#again.disabled = !isText(message.bytes);
     const json = indentedJson(message.body);
     for (const button of this.#views.querySelectorAll("button")) {
       button.disabled = button.dataset.view === "JSON" && json === null;
@@ -93,7 +97,7 @@ export class Detail {
       const shown = bytes.subarray(0, SHOWN_BYTES);
       return hexDump(shown) + cutNote(bytes.length - shown.length, "bytes");
     }
-    const text = this.#view === "JSON" ? (indentedJson(body) ?? body) : body;
+    const text = visible(this.#view === "JSON" ? (indentedJson(body) ?? body) : body);
     if (text.length <= SHOWN_CHARACTERS) return text;
     return text.slice(0, SHOWN_CHARACTERS) + cutNote(text.length - SHOWN_CHARACTERS, "characters");
   }

@@ -29,6 +29,17 @@ export function plural(value, one, many = `${one}s`) {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
+/**
+ * @param {string} name
+ * @param {number} [length]
+ * @returns {string} At most *length* characters, with … in place of its middle.
+ */
+export function shortName(name, length = 36) {
+  if (name.length <= length) return name;
+  const kept = length - 1;
+  return `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
+}
+
 /** @param {number} atMs @returns {string} The local time of day: `14:03:07.120`. */
 export function timeOfDay(atMs) {
   const at = new Date(atMs);

@@ -7,7 +7,7 @@
 import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
 import { plural } from "./format.js";
 import { countsOf, describeLoss } from "./report.js";
-import { problemOf } from "./stats_poll.js";
+import { post } from "./requests.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -15,7 +15,6 @@ import { problemOf } from "./stats_poll.js";
  * @typedef {{ topic: string, channel: string }} Subject A channel, or with an empty channel a topic.
  */
 
-const TIMEOUT_MS = 30_000;
 /** @type {Record<Action, string>} */
 const DONE = {
   create: "Created",
@@ -93,7 +92,11 @@ export class Manage {
     const what = nameOf(subject);
     this.#isBusy = true;
     this.#draw();
-    const trouble = await request(action, subject, this.#handlers.secret());
+    const { topic, channel } = subject;
+    const path = channel === "" ? `topic/${action}` : `channel/${action}`;
+    /** @type {Record<string, string>} */
+    const names = channel === "" ? { topic } : { topic, channel };
+    const trouble = await post(path, names, this.#handlers.secret());
     this.#isBusy = false;
     this.#draw();
     this.#tell(trouble || `${DONE[action]} ${what} on every nsqd.`, trouble === "" ? "good" : "bad");
@@ -261,27 +264,4 @@ function describe(report, counts, isPaused) {
     plural(clients, "consumer"),
   ];
   return `${isPaused ? "Paused; " : ""}${parts.join(", ")}.`;
-}
-
-/**
- * @param {Action} action
- * @param {Subject} subject
- * @param {string} secret
- * @returns {Promise<string>} Why it has failed; empty if it has not.
- */
-async function request(action, { topic, channel }, secret) {
-  const address = new URL(channel === "" ? `../topic/${action}` : `../channel/${action}`, import.meta.url);
-  address.searchParams.set("topic", topic);
-  if (channel !== "") address.searchParams.set("channel", channel);
-  const headers = new Headers(secret === "" ? [] : [["Authorization", `Bearer ${secret}`]]);
-  try {
-    const answer = await fetch(address, {
-      method: "POST",
-      headers,
-      signal: AbortSignal.timeout(TIMEOUT_MS),
-    });
-    return answer.ok ? "" : await problemOf(answer);
-  } catch {
-    return "The gateway does not respond: whether it is done is not known.";
-  }
 }

@@ -38,6 +38,8 @@ export class MessageList {
   #stillUntilMs = 0;
   #characters = PREVIEW_CHARACTERS;
   #rowsAtATime = 40;
+  /** @type {import("./message_filter.js").Condition | null} */
+  #condition = null;
   #handlers;
 
   /**
@@ -60,6 +62,23 @@ export class MessageList {
   /** @type {Delivery | null} */
   get selected() {
     return this.#selected;
+  }
+
+  /** The deliveries that the list shows, newest first. @returns {readonly Delivery[]} */
+  get shown() {
+    const { listed } = this.#backlog;
+    const condition = this.#condition;
+    if (condition === null) return listed;
+    const nowMs = Date.now();
+    return listed.filter((delivery) => condition(delivery, nowMs));
+  }
+
+  /** @param {import("./message_filter.js").Condition | null} condition Shows only those for which it holds; null: all. */
+  filter(condition) {
+    this.#condition = condition;
+    this.#arrange(this.#rowsAtATime);
+    const { selected } = this;
+    if (selected !== null && condition !== null && !condition(selected, Date.now())) this.select(null);
   }
 
   /** @param {Delivery} delivery A new delivery, to be drawn soon. */
@@ -107,7 +126,7 @@ export class MessageList {
 
   /** Moves the selection to the next unacknowledged message, preferably an older one. */
   moveOn() {
-    const { listed } = this.#backlog;
+    const listed = this.shown;
     const from = this.#selected === null ? -1 : listed.indexOf(this.#selected);
     const older = listed.findIndex(({ isInFlight }, at) => at > from && isInFlight);
     const newer = listed.findLastIndex(({ isInFlight }, at) => at < from && isInFlight);
@@ -184,7 +203,7 @@ export class MessageList {
    * @param {number} most
    */
   #arrange(most) {
-    const deliveries = this.#backlog.listed.slice(0, most);
+    const deliveries = this.shown.slice(0, most);
     const wanted = new Set(deliveries);
     if (this.#rows.some(({ delivery }) => delivery !== null && wanted.has(delivery))) this.#insert(deliveries, wanted);
     else this.#replaceAll(deliveries);
@@ -232,7 +251,9 @@ export class MessageList {
 
   #tellRows() {
     this.#showPausedCount();
-    byId("no-messages", HTMLElement).hidden = this.#rows.length > 0;
+    const isFiltered = this.#condition !== null && this.#backlog.listed.length > 0;
+    byId("no-messages", HTMLElement).hidden = this.#rows.length > 0 || isFiltered;
+    byId("no-message-matches", HTMLElement).hidden = this.#rows.length > 0 || !isFiltered;
     this.#grid.hidden = this.#rows.length === 0;
   }
 
@@ -263,7 +284,7 @@ export class MessageList {
   }
 
   #makeMore() {
-    if (this.#rows.length < this.#backlog.listed.length) this.#arrange(this.#rows.length + this.#rowsAtATime);
+    if (this.#rows.length < this.shown.length) this.#arrange(this.#rows.length + this.#rowsAtATime);
   }
 
   /** Tracks whether the top of the list is visible, and creates more rows near its end. */

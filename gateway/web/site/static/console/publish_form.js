@@ -64,6 +64,15 @@ export class PublishForm {
     this.update();
   }
 
+  /** @param {string} body Put into the form, to be published again; the user chooses the topic. */
+  fill(body) {
+    this.#areLines.checked = false;
+    this.#defer.disabled = false;
+    this.#body.value = body;
+    this.#topic.focus();
+    this.#topic.select();
+  }
+
   /** Disables the button while publishing is not possible or not allowed, and shows why it is not allowed. */
   update() {
     const whyNot = this.#handlers.whyNot(this.#topic.value.trim());

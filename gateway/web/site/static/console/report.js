@@ -23,6 +23,15 @@ import { plural } from "./format.js";
  * @property {boolean} paused True if paused on any nsqd.
  * @property {string[]} nodes The nsqds that have the topic.
  * @property {ChannelNow[]} channels
+ * @property {TopicPart[]} parts What each of these nsqds has.
+ */
+
+/**
+ * @typedef {object} TopicPart A topic on one nsqd.
+ * @property {string} node
+ * @property {number} depth Messages in the topic itself.
+ * @property {number} messages
+ * @property {Map<string, Counts>} channels By name.
  */
 
 /**
@@ -153,21 +162,29 @@ function addTopic(topics, said) {
   const name = String(said.topic_name);
   let topic = topics.get(name);
   if (topic === undefined) {
-    topic = { name, depth: 0, messages: 0, perSecond: null, paused: false, nodes: [], channels: [] };
+    topic = { name, depth: 0, messages: 0, perSecond: null, paused: false, nodes: [], channels: [], parts: [] };
     topics.set(name, topic);
   }
   topic.depth += said.depth ?? 0;
   topic.messages += said.message_count ?? 0;
   topic.paused ||= said.paused === true;
-  topic.nodes.push(String(said.node ?? ""));
-  for (const channel of said.channels ?? []) addChannel(topic.channels, channel);
+  const node = String(said.node ?? "");
+  const channels = new Map();
+  topic.nodes.push(node);
+  topic.parts.push({ node, depth: said.depth ?? 0, messages: said.message_count ?? 0, channels });
+  for (const channel of said.channels ?? []) {
+    const counts = readCounts(channel);
+    channels.set(String(channel.channel_name), counts);
+    addChannel(topic.channels, channel, counts);
+  }
 }
 
 /**
  * @param {ChannelNow[]} channels
  * @param {any} said
+ * @param {Counts} counts
  */
-function addChannel(channels, said) {
+function addChannel(channels, said, counts) {
   const name = String(said.channel_name);
   let channel = channels.find((known) => known.name === name);
   if (channel === undefined) {
@@ -176,14 +193,22 @@ function addChannel(channels, said) {
   }
   channel.paused ||= said.paused === true;
   channel.nodes += 1;
-  add(channel, {
+  add(channel, counts);
+}
+
+/**
+ * @param {any} said A channel.
+ * @returns {Counts}
+ */
+function readCounts(said) {
+  return {
     depth: said.depth ?? 0,
     inFlight: said.in_flight_count ?? 0,
     deferred: said.deferred_count ?? 0,
     requeued: said.requeue_count ?? 0,
     timedOut: said.timeout_count ?? 0,
     clients: said.client_count ?? 0,
-  });
+  };
 }
 
 /** @param {any[]} nodes */
@@ -207,15 +232,17 @@ function setRates(report, before) {
 }
 
 /** @returns {Counts} */
-function noCounts() {
+export function noCounts() {
   return { depth: 0, inFlight: 0, deferred: 0, requeued: 0, timedOut: 0, clients: 0 };
 }
 
 /**
+ * Adds *more* to *sum*.
+ *
  * @param {Counts} sum
  * @param {Counts} more
  */
-function add(sum, more) {
+export function add(sum, more) {
   sum.depth += more.depth;
   sum.inFlight += more.inFlight;
   sum.deferred += more.deferred;

@@ -1,0 +1,211 @@
+/**
+ * The page of nodes: every nsqd with its state, its drain, and what each nsqlookupd knows.
+ */
+
+import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
+import { count, plural } from "./format.js";
+import { getJson, post, Repeated } from "./requests.js";
+import { Table } from "./table.js";
+
+/**
+ * @typedef {object} Node An nsqd, as in `GET /nodes`; with an error, it has no counts.
+ * @property {string} node
+ * @property {"active" | "draining" | "drained" | "unreachable"} state
+ * @property {string} [error]
+ * @property {string} version
+ * @property {string} health
+ * @property {number} topics
+ * @property {number} channels
+ * @property {number} depth
+ * @property {number} in_flight
+ * @property {number} deferred
+ * @property {number} consumers
+ * @property {{ remote_address: string, hostname: string, user_agent: string }[]} [producers]
+ */
+
+/**
+ * @typedef {object} Lookupd
+ * @property {string} lookupd
+ * @property {string} [error]
+ * @property {{ tcp_address: string, tombstones: string[] }[]} [nodes]
+ * @property {string[]} [missing]
+ */
+
+const EVERY_MS = 3_000;
+/** The topic that marks a drained nsqd: who may administer it may drain. */
+const DRAIN_TOPIC = "gw.draining";
+/** @type {Record<Node["state"], "" | "good" | "warn" | "bad">} */
+const TONES = { active: "", draining: "warn", drained: "good", unreachable: "bad" };
+
+export class NodesPage {
+  #root = byId("nodes", HTMLElement);
+  #handlers;
+  #isBusy = false;
+  #table = new Table(part(this.#root, "table"), [
+    { label: "nsqd" },
+    { label: "state" },
+    { label: "action" },
+    { label: "version" },
+    { label: "health" },
+    { label: "topics", isNumber: true },
+    { label: "channels", isNumber: true },
+    { label: "depth", title: "Messages that wait", isNumber: true },
+    { label: "in flight", isNumber: true },
+    { label: "deferred", isNumber: true },
+    { label: "consumers", isNumber: true },
+  ]);
+  #lookupds = new Table(part(this.#root, "lookupds"), [
+    { label: "nsqlookupd" },
+    { label: "nsqds", isNumber: true },
+    { label: "does not know", title: "nsqds that another nsqlookupd knows" },
+    { label: "tombstones", title: "Topics that consumers do not find on an nsqd" },
+  ]);
+  #poll = new Repeated(EVERY_MS, (isCurrent) => this.#ask(isCurrent));
+
+  /**
+   * @param {object} handlers
+   * @param {() => string} handlers.secret
+   * @param {(topic: string, channel: string) => string} handlers.whyNotAdmin
+   */
+  constructor(handlers) {
+    this.#handlers = handlers;
+  }
+
+  open() {
+    this.#tell("", "");
+    this.#poll.start();
+  }
+
+  /** Another page is shown. */
+  close() {
+    this.#poll.stop();
+  }
+
+  /** @param {() => boolean} isCurrent */
+  async #ask(isCurrent) {
+    const answer = await getJson("nodes", {}, this.#handlers.secret());
+    if (!isCurrent()) return;
+    const trouble = part(this.#root, "trouble");
+    trouble.hidden = !("trouble" in answer);
+    if ("trouble" in answer) return setText(trouble, answer.trouble);
+    /** @type {{ nodes: Node[], lookupds: Lookupd[] }} */
+    const { nodes, lookupds } = answer.data;
+    this.#table.show(nodes.map((node) => this.#rowOf(node)));
+    this.#showLookupds(lookupds);
+    await this.#showDrains(
+      nodes.filter(({ state }) => state === "draining" || state === "drained"),
+      isCurrent,
+    );
+  }
+
+  /**
+   * @param {Node} node
+   * @returns {import("./table.js").Row}
+   */
+  #rowOf(node) {
+    const { node: name, state, error, version, health } = node;
+    const isDrained = state === "draining" || state === "drained";
+    const action = isDrained ? "undrain" : "drain";
+    const counts = [node.topics, node.channels, node.depth, node.in_flight, node.deferred, node.consumers];
+    return {
+      key: name,
+      cells: [
+        name,
+        { text: state, tone: TONES[state] },
+        {
+          text: state === "unreachable" ? "" : isDrained ? "End drain" : "Drain",
+          title: isDrained ? "Publish here again" : "Publish to other nsqds, so that this one can be removed",
+          onPress: () => this.#change(action, name),
+          whyNot: this.#isBusy ? "A request is pending" : this.#handlers.whyNotAdmin(DRAIN_TOPIC, ""),
+        },
+        version ?? "",
+        { text: error ?? health, tone: error === undefined && health === "OK" ? "" : "bad" },
+        ...counts.map((each) => (error === undefined ? count(each) : "–")),
+      ],
+    };
+  }
+
+  /**
+   * @param {"drain" | "undrain"} action
+   * @param {string} node
+   */
+  async #change(action, node) {
+    this.#isBusy = true;
+    const trouble = await post(`nodes/${action}`, { node }, this.#handlers.secret());
+    this.#isBusy = false;
+    const done = action === "drain" ? `${node} is drained: publishes go elsewhere.` : `${node} takes publishes again.`;
+    this.#tell(trouble || done, trouble === "" ? "good" : "bad");
+    this.#poll.start();
+  }
+
+  /**
+   * Shows what the drained nsqds still have, and who publishes there all the same.
+   *
+   * @param {Node[]} nodes
+   * @param {() => boolean} isCurrent
+   */
+  async #showDrains(nodes, isCurrent) {
+    const secret = this.#handlers.secret();
+    const answers = await Promise.all(nodes.map(({ node }) => getJson("nodes", { node }, secret)));
+    if (!isCurrent()) return;
+    const sections = answers.flatMap((answer) => ("data" in answer ? answer.data.nodes.map(drainOf) : []));
+    part(this.#root, "drains").replaceChildren(...sections);
+  }
+
+  /** @param {Lookupd[]} lookupds */
+  #showLookupds(lookupds) {
+    part(this.#root, "lookupds-part").hidden = lookupds.length === 0;
+    this.#lookupds.show(lookupds.map(lookupdRow));
+  }
+
+  /**
+   * @param {string} text
+   * @param {"" | "good" | "bad"} tone
+   */
+  #tell(text, tone) {
+    const result = part(this.#root, "result");
+    setText(result, text);
+    setTone(result, tone);
+    result.hidden = text === "";
+    if (text !== "") announce(text);
+  }
+}
+
+/**
+ * @param {Node} node
+ * @returns {HTMLElement}
+ */
+function drainOf({ node, state, depth, in_flight, deferred, producers = [] }) {
+  const root = stamp("drain-entry");
+  const left = `${plural(depth, "message")} waiting, ${count(in_flight)} in flight, ${count(deferred)} deferred.`;
+  setTone(root, TONES[state]);
+  setText(part(root, "what"), state === "drained" ? `${node} has no message left.` : `${node} still has ${left}`);
+  part(root, "producers-part").hidden = producers.length === 0;
+  const entries = producers.map(({ remote_address, hostname, user_agent }) => {
+    const entry = document.createElement("li");
+    entry.textContent = `${hostname || remote_address} (${remote_address}, ${user_agent})`;
+    return entry;
+  });
+  part(root, "producers").replaceChildren(...entries);
+  return root;
+}
+
+/**
+ * @param {Lookupd} lookupd
+ * @returns {import("./table.js").Row}
+ */
+function lookupdRow({ lookupd, error, nodes = [], missing = [] }) {
+  if (error !== undefined) return { key: lookupd, cells: [lookupd, "–", { text: error, tone: "bad" }, ""] };
+  const tombstones = nodes.flatMap(({ tcp_address, tombstones: topics }) =>
+    topics.map((topic) => `${topic} on ${tcp_address}`),
+  );
+  return {
+    key: lookupd,
+    cells: [
+      lookupd,
+      count(nodes.length),
+      { text: missing.join(", "), tone: missing.length === 0 ? "" : "bad" },
+      tombstones.join(", "),
+    ],
+  };
+}

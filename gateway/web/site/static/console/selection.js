@@ -1,0 +1,113 @@
+/**
+ * What is done with all messages that the list shows: answer those in flight, or export them.
+ */
+
+import { isText } from "./body_text.js";
+import { announce, byId, setText, setTone } from "./elements.js";
+import { plural } from "./format.js";
+
+/** @typedef {import("./delivery.js").Delivery} Delivery */
+
+export class Selection {
+  #handlers;
+  #finish = byId("finish-all", HTMLButtonElement);
+  #requeue = byId("requeue-all", HTMLButtonElement);
+  #export = byId("export", HTMLButtonElement);
+  #result = byId("selection-result", HTMLElement);
+  #dialog = byId("finish-all-dialog", HTMLDialogElement);
+  #isBusy = false;
+
+  /**
+   * @param {object} handlers
+   * @param {() => readonly Delivery[]} handlers.shown Returns the deliveries that the list shows, newest first.
+   * @param {(kind: "FIN" | "REQ", delivery: Delivery) => Promise<boolean>} handlers.answer
+   */
+  constructor(handlers) {
+    this.#handlers = handlers;
+    this.#finish.addEventListener("click", () => this.#askToFinish());
+    this.#requeue.addEventListener("click", () => this.#answerAll("REQ", this.#inFlight()));
+    this.#export.addEventListener("click", () => this.#download());
+  }
+
+  /** Shows how many there are. */
+  tick() {
+    const waiting = this.#inFlight().length;
+    this.#finish.disabled = this.#requeue.disabled = this.#isBusy || waiting === 0;
+    setText(this.#finish, waiting === 0 ? "FIN all" : `FIN all ${waiting}`);
+    setText(this.#requeue, waiting === 0 ? "REQ all" : `REQ all ${waiting}`);
+    this.#export.disabled = this.#handlers.shown().length === 0;
+  }
+
+  #inFlight() {
+    return this.#handlers.shown().filter(({ isInFlight }) => isInFlight);
+  }
+
+  #askToFinish() {
+    const deliveries = this.#inFlight();
+    const what = `${plural(deliveries.length, "message")} will be finished: no consumer gets them again.`;
+    setText(byId("finish-all-what", HTMLElement), what);
+    const go = () => this.#dialog.returnValue === "go" && this.#answerAll("FIN", deliveries);
+    this.#dialog.addEventListener("close", go, { once: true });
+    this.#dialog.returnValue = "";
+    this.#dialog.showModal();
+  }
+
+  /**
+   * @param {"FIN" | "REQ"} kind
+   * @param {readonly Delivery[]} deliveries
+   */
+  async #answerAll(kind, deliveries) {
+    this.#isBusy = true;
+    this.tick();
+    const word = kind === "FIN" ? "finished" : "requeued";
+    let done = 0;
+    let answered = 0;
+    const each = deliveries.map(async (delivery) => {
+      if (await this.#handlers.answer(kind, delivery)) done += 1;
+      answered += 1;
+      this.#tell(`${answered} of ${deliveries.length} answered …`, "");
+    });
+    await Promise.all(each);
+    const refused = deliveries.length - done;
+    const text = `${plural(done, "message")} ${word}${refused === 0 ? "" : `, ${plural(refused, "message")} refused`}.`;
+    this.#tell(text, refused === 0 ? "good" : "bad");
+    announce(text);
+    this.#isBusy = false;
+    this.tick();
+  }
+
+  /**
+   * @param {string} text
+   * @param {"" | "good" | "bad"} tone
+   */
+  #tell(text, tone) {
+    this.#result.hidden = text === "";
+    setText(this.#result, text);
+    setTone(this.#result, tone);
+  }
+
+  /** Offers a file with one JSON object a line. */
+  #download() {
+    const lines = this.#handlers.shown().map(({ message }) => `${lineOf(message)}\n`);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob(lines, { type: "application/x-ndjson" }));
+    link.download = "messages.ndjson";
+    link.click();
+    // The browser has read it by then.
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    this.#tell(`${plural(lines.length, "message")} exported to ${link.download}.`, "good");
+  }
+}
+
+/**
+ * PURE. Returns a message as JSON on one line, with the members that the gateway sends.
+ *
+ * @param {import("./delivery.js").Message} message
+ */
+export function lineOf({ id, timestampNs, attempts, body, bytes }) {
+  const head = { id, timestamp_ns: String(timestampNs), attempts };
+  if (isText(bytes)) return JSON.stringify({ ...head, body });
+  let binary = "";
+  for (const byte of bytes) binary += String.fromCharCode(byte);
+  return JSON.stringify({ ...head, body_base64: btoa(binary) });
+}

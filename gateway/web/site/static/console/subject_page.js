@@ -1,0 +1,259 @@
+/**
+ * The page of a topic or of a channel: its numbers, where it is, and who uses it.
+ */
+
+import { Chart } from "./chart.js";
+import { byId, part, setText } from "./elements.js";
+import { count, duration, rate, shortCount, shortName } from "./format.js";
+import { add, countsOf, isPaused, noCounts } from "./report.js";
+import { getJson, Repeated } from "./requests.js";
+import { Series } from "./series.js";
+import { readClients } from "./subject_report.js";
+import { Table } from "./table.js";
+import { addressOf } from "./views.js";
+
+/**
+ * @typedef {import("./report.js").Report} Report
+ * @typedef {import("./report.js").TopicNow} TopicNow
+ * @typedef {import("./report.js").Counts} Counts
+ * @typedef {{ topic: string, channel: string }} Subject A channel, or with an empty channel a topic.
+ */
+
+const CLIENTS_EVERY_MS = 3_000;
+const COUNTED = [
+  { label: "depth", title: "Messages that wait", isNumber: true },
+  { label: "in flight", isNumber: true },
+  { label: "deferred", isNumber: true },
+  { label: "requeued", title: "Number of requeues", isNumber: true },
+  { label: "timed out", title: "Number of message timeouts", isNumber: true },
+];
+
+export class SubjectPage {
+  #root = byId("subject", HTMLElement);
+  #handlers;
+  /** @type {Subject} */
+  #subject = { topic: "", channel: "" };
+  /** @type {Report | null} */
+  #report = null;
+  #depth = new Series();
+  #inFlight = new Series();
+  #chart = new Chart(
+    byId("subject-chart", HTMLElement),
+    [
+      { name: "depth", unit: "", series: this.#depth, part: "depth" },
+      { name: "in flight", unit: "", series: this.#inFlight, part: "in-flight" },
+    ],
+    shortCount,
+    () => {},
+  );
+  #channels = new Table(part(this.#root, "channels"), [
+    { label: "channel" },
+    ...COUNTED,
+    { label: "consumers", isNumber: true },
+    { label: "state" },
+  ]);
+  #consumers = new Table(part(this.#root, "consumers-table"), [
+    { label: "consumer" },
+    { label: "address" },
+    { label: "user agent" },
+    { label: "in flight", isNumber: true },
+    { label: "RDY", title: "How many messages it takes at a time", isNumber: true },
+    { label: "delivered", isNumber: true },
+    { label: "finished", isNumber: true },
+    { label: "requeued", isNumber: true },
+    { label: "connected", isNumber: true },
+    { label: "nsqd" },
+  ]);
+  #nodes = new Table(part(this.#root, "nodes"), [
+    { label: "nsqd" },
+    { label: "action" },
+    ...COUNTED,
+    { label: "messages", title: "Messages published there since its start", isNumber: true },
+  ]);
+  #producers = new Table(part(this.#root, "producers"), [
+    { label: "client" },
+    { label: "address" },
+    { label: "user agent" },
+    { label: "messages", isNumber: true },
+    { label: "nsqd" },
+  ]);
+  #clients = new Repeated(CLIENTS_EVERY_MS, (isCurrent) => this.#askClients(isCurrent));
+
+  /**
+   * @param {object} handlers
+   * @param {() => string} handlers.secret
+   * @param {(topic: string, channel: string) => string} handlers.whyNotAdmin
+   * @param {(topic: string, channel: string) => void} handlers.onMessages Called to look at its messages.
+   * @param {(topic: string, channel: string) => void} handlers.onManage
+   * @param {(topic: string, node: string) => void} handlers.onTombstone
+   */
+  constructor(handlers) {
+    this.#handlers = handlers;
+    part(this.#root, "messages").addEventListener("click", () => this.#call(handlers.onMessages));
+    part(this.#root, "manage").addEventListener("click", () => this.#call(handlers.onManage));
+  }
+
+  /** @param {Subject} subject Shows it from now on. */
+  open(subject) {
+    this.#subject = subject;
+    const { topic, channel } = subject;
+    setText(byId("subject-title", HTMLElement), channel === "" ? `Topic ${topic}` : `Channel ${channel}`);
+    this.#showTrail();
+    part(this.#root, "channels-part").hidden = channel !== "";
+    part(this.#root, "producers-part").hidden = channel !== "";
+    part(this.#root, "consumers-part").hidden = channel === "";
+    part(this.#root, "rate-total").hidden = channel !== "";
+    part(this.#root, "nodes").classList.toggle("no-action", channel !== "");
+    this.#depth.clear();
+    this.#inFlight.clear();
+    this.#consumers.show([]);
+    this.#producers.show([]);
+    part(this.#root, "no-consumers").hidden = true;
+    part(this.#root, "no-producers").hidden = true;
+    if (this.#report !== null) this.show(this.#report);
+    this.#clients.start();
+  }
+
+  /** Another page is shown. */
+  close() {
+    this.#clients.stop();
+  }
+
+  /** @param {Report} report */
+  show(report) {
+    this.#report = report;
+    const { topic: name, channel } = this.#subject;
+    if (name === "") return;
+    const counts = countsOf(report, name, channel);
+    const topic = report.topics.find((each) => each.name === name);
+    const what = channel === "" ? "topic" : "channel";
+    this.#tell(counts === null ? `No nsqd has this ${what}. “Manage…” creates it.` : "");
+    part(this.#root, "paused").hidden = !isPaused(report, name, channel);
+    this.#showTotals(topic, counts ?? noCounts());
+    this.#depth.add(report.atMs, counts?.depth ?? 0);
+    this.#inFlight.add(report.atMs, counts?.inFlight ?? 0);
+    this.#chart.draw(report.atMs);
+    this.#channels.show(channel === "" ? (topic?.channels ?? []).map((each) => channelRow(name, each)) : []);
+    this.#nodes.show((topic?.parts ?? []).flatMap((each) => this.#nodeRow(each)));
+  }
+
+  /** @param {(topic: string, channel: string) => void} handler */
+  #call(handler) {
+    handler(this.#subject.topic, this.#subject.channel);
+  }
+
+  #showTrail() {
+    const { topic, channel } = this.#subject;
+    const trail = part(this.#root, "trail");
+    if (channel === "") return trail.replaceChildren("› Topic");
+    const link = document.createElement("a");
+    link.href = addressOf(topic, "");
+    link.textContent = shortName(topic);
+    link.title = topic;
+    trail.replaceChildren("› ", link, " › Channel");
+  }
+
+  /** @param {string} text Empty hides it. */
+  #tell(text) {
+    const trouble = part(this.#root, "trouble");
+    trouble.hidden = text === "";
+    setText(trouble, text);
+  }
+
+  /**
+   * @param {TopicNow | undefined} topic
+   * @param {Counts} counts
+   */
+  #showTotals(topic, counts) {
+    const perSecond = topic?.perSecond ?? null;
+    const totals = {
+      rate: perSecond === null ? "–" : `${rate(perSecond)}/s`,
+      depth: count(counts.depth),
+      "in-flight": count(counts.inFlight),
+      deferred: count(counts.deferred),
+      requeued: count(counts.requeued),
+      "timed-out": count(counts.timedOut),
+      consumers: count(counts.clients),
+    };
+    const list = this.#root.querySelector("dl");
+    for (const [name, text] of Object.entries(totals)) if (list !== null) setText(part(list, name), text);
+  }
+
+  /**
+   * @param {import("./report.js").TopicPart} found
+   * @returns {import("./table.js").Row[]} None if this nsqd does not have the channel.
+   */
+  #nodeRow({ node, depth, messages, channels }) {
+    const { topic, channel } = this.#subject;
+    const counts = noCounts();
+    if (channel === "") {
+      counts.depth = depth;
+      for (const each of channels.values()) add(counts, each);
+    } else {
+      const found = channels.get(channel);
+      if (found === undefined) return [];
+      add(counts, found);
+    }
+    const tombstone = {
+      text: channel === "" ? "Tombstone…" : "",
+      onPress: () => this.#handlers.onTombstone(topic, node),
+      whyNot: this.#handlers.whyNotAdmin(topic, ""),
+      title: "Delete the topic on this nsqd only",
+    };
+    return [{ key: node, cells: [node, tombstone, ...countCells(counts), count(messages)] }];
+  }
+
+  /** @param {() => boolean} isCurrent */
+  async #askClients(isCurrent) {
+    const { topic, channel } = this.#subject;
+    const query = { format: "json", include_clients: "true", include_mem: "false", topic };
+    const answer = await getJson("stats", channel === "" ? query : { ...query, channel }, this.#handlers.secret());
+    if (!isCurrent() || "trouble" in answer) return; // the poll for all topics shows the same trouble
+    const { consumers, producers } = readClients(answer.data, topic, channel);
+    const nowMs = Date.now();
+    this.#consumers.show(consumers.map((each) => consumerRow(each, nowMs)));
+    this.#producers.show(producers.map(producerRow));
+    part(this.#root, "no-consumers").hidden = consumers.length > 0;
+    part(this.#root, "no-producers").hidden = producers.length > 0;
+  }
+}
+
+/** @param {Counts} counts */
+function countCells({ depth, inFlight, deferred, requeued, timedOut }) {
+  return [depth, inFlight, deferred, requeued, timedOut].map(count);
+}
+
+/**
+ * @param {string} topic
+ * @param {import("./report.js").ChannelNow} channel
+ * @returns {import("./table.js").Row}
+ */
+function channelRow(topic, channel) {
+  const { name, clients, paused, depth } = channel;
+  const isLeft = clients === 0 && depth > 0;
+  /** @type {import("./table.js").Value} */
+  const state = paused
+    ? { text: "paused", tone: "warn" }
+    : { text: isLeft ? "no consumers" : "", tone: isLeft ? "bad" : "" };
+  const link = { text: shortName(name), href: addressOf(topic, name), title: name };
+  return { key: name, cells: [link, ...countCells(channel), count(clients), state] };
+}
+
+/**
+ * @param {import("./subject_report.js").Consumer} consumer
+ * @param {number} nowMs
+ * @returns {import("./table.js").Row}
+ */
+function consumerRow({ key, name, address, userAgent, node, connectedAtMs, ...counts }, nowMs) {
+  const { inFlight, ready, messages, finished, requeued } = counts;
+  const numbers = [inFlight, ready, messages, finished, requeued].map(count);
+  return { key, cells: [name, address, userAgent, ...numbers, duration(nowMs - connectedAtMs), node] };
+}
+
+/**
+ * @param {import("./subject_report.js").Producer} producer
+ * @returns {import("./table.js").Row}
+ */
+function producerRow({ key, name, address, userAgent, node, messages }) {
+  return { key, cells: [name, address, userAgent, count(messages), node] };
+}

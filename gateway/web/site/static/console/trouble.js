@@ -1,0 +1,141 @@
+/** PURE. Find the channels that fall behind, and say why. */
+
+import { plural, shortCount } from "./format.js";
+import { noCounts } from "./report.js";
+
+/**
+ * @typedef {import("./report.js").Report} Report
+ * @typedef {import("./report.js").ChannelNow} ChannelNow
+ */
+
+/**
+ * @typedef {object} ChannelTrouble
+ * @property {string} topic
+ * @property {ChannelNow} channel Its name is empty for a topic without channels.
+ * @property {number | null} growth Change of the depth a minute; null before there are two reports.
+ * @property {string} why Empty: nothing is wrong.
+ * @property {"" | "warn" | "bad"} tone
+ */
+
+/** @typedef {{ depth: number, timedOut: number }} Past */
+/** @typedef {{ atMs: number, channels: Map<string, Past> }} Snapshot */
+
+const KEEP_MS = 60_000;
+const EVERY_MS = 10_000;
+const MINUTE_MS = 60_000;
+// A change of fewer messages a minute is no trend.
+const GROWTH = 10;
+
+/** Remembers the last minute, so that trends can be told from single values. */
+export class Trends {
+  /** Oldest first. @type {Snapshot[]} */
+  #past = [];
+
+  /**
+   * Returns every channel, those that fall behind first.
+   *
+   * @param {Report} report
+   * @returns {ChannelTrouble[]}
+   */
+  judge(report) {
+    const [oldest] = this.#past;
+    const found = [];
+    for (const topic of report.topics) {
+      if (topic.channels.length === 0 && topic.depth > 0) found.push(withoutChannels(topic));
+      for (const channel of topic.channels) {
+        const past = oldest?.channels.get(keyOf(topic.name, channel.name));
+        const minutes = oldest === undefined ? 0 : (report.atMs - oldest.atMs) / MINUTE_MS;
+        found.push(judgeChannel(topic.name, channel, topic.paused, past, minutes));
+      }
+    }
+    this.#remember(report);
+    return found.sort(compare);
+  }
+
+  /** @param {Report} report */
+  #remember({ atMs, topics }) {
+    const last = this.#past.at(-1);
+    if (last !== undefined && atMs - last.atMs < EVERY_MS) return;
+    const channels = new Map();
+    for (const topic of topics) {
+      for (const { name, depth, timedOut } of topic.channels)
+        channels.set(keyOf(topic.name, name), { depth, timedOut });
+    }
+    this.#past.push({ atMs, channels });
+    while (this.#past.length > 1 && (this.#past[1]?.atMs ?? atMs) <= atMs - KEEP_MS) this.#past.shift();
+  }
+}
+
+/**
+ * Its messages wait for a first channel, which would get all of them.
+ *
+ * @param {import("./report.js").TopicNow} topic
+ * @returns {ChannelTrouble}
+ */
+function withoutChannels({ name, depth, paused }) {
+  const channel = { ...noCounts(), name: "", depth, paused, nodes: 0 };
+  return { topic: name, channel, growth: null, why: "no channels", tone: "warn" };
+}
+
+/**
+ * @param {string} topic
+ * @param {string} channel
+ */
+function keyOf(topic, channel) {
+  return `${topic}/${channel}`; // no name has a slash
+}
+
+/**
+ * @param {string} topic
+ * @param {ChannelNow} channel
+ * @param {boolean} isTopicPaused
+ * @param {Past | undefined} past
+ * @param {number} minutes Since *past*.
+ * @returns {ChannelTrouble}
+ */
+function judgeChannel(topic, channel, isTopicPaused, past, minutes) {
+  const growth = past === undefined || minutes <= 0 ? null : (channel.depth - past.depth) / minutes;
+  const timeouts = past === undefined || minutes <= 0 ? 0 : (channel.timedOut - past.timedOut) / minutes;
+  const [why, tone] = reasonOf(channel, isTopicPaused, growth ?? 0, timeouts);
+  return { topic, channel, growth, why, tone };
+}
+
+/**
+ * @param {ChannelNow} channel
+ * @param {boolean} isTopicPaused
+ * @param {number} growth
+ * @param {number} timeouts
+ * @returns {[string, "" | "warn" | "bad"]}
+ */
+function reasonOf({ depth, clients, paused }, isTopicPaused, growth, timeouts) {
+  if (depth > 0 && paused) return ["paused", "warn"];
+  if (depth > 0 && clients === 0) return ["no consumers", "bad"];
+  if (timeouts >= 1) return [`${plural(Math.round(timeouts), "timeout")} a minute`, "bad"];
+  if (growth >= GROWTH) return [`grows by ${shortCount(Math.round(growth))} a minute`, "bad"];
+  if (isTopicPaused) return ["topic paused", "warn"];
+  return ["", ""];
+}
+
+const ORDER = { bad: 0, warn: 1, "": 2 };
+
+/**
+ * @param {ChannelTrouble} one
+ * @param {ChannelTrouble} other
+ */
+function compare(one, other) {
+  return (
+    ORDER[one.tone] - ORDER[other.tone] ||
+    other.channel.depth - one.channel.depth ||
+    other.channel.inFlight - one.channel.inFlight ||
+    order(one.topic, other.topic) ||
+    order(one.channel.name, other.channel.name)
+  );
+}
+
+/**
+ * @param {string} one
+ * @param {string} other
+ */
+function order(one, other) {
+  return one < other ? -1 : Number(one > other);
+}

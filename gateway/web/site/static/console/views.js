@@ -1,0 +1,96 @@
+/**
+ * The views of the page: overview, topic, channel, nodes and messages. The address after # names the one that is shown.
+ */
+
+import { byId } from "./elements.js";
+
+/**
+ * @typedef {object} View
+ * @property {"overview" | "subject" | "nodes" | "messages"} name
+ * @property {string} topic Only of a subject.
+ * @property {string} channel Of a subject; empty: the topic.
+ */
+
+/**
+ * PURE. Returns the view that an address names; an unknown one is the overview.
+ *
+ * @param {string} hash For example `#/topics/orders/billing`.
+ * @param {boolean} hasTopic Whether the query names a topic: without a hash, its messages are shown.
+ * @returns {View}
+ */
+export function parseView(hash, hasTopic) {
+  const [kind = "", topic = "", channel = ""] = hash.replace(/^#\/?/, "").split("/").map(decoded);
+  if (kind === "topics" && topic !== "") return { name: "subject", topic, channel };
+  const name = kind === "nodes" || kind === "messages" ? kind : "overview";
+  return { name: kind === "" && hasTopic && hash === "" ? "messages" : name, topic: "", channel: "" };
+}
+
+/**
+ * PURE. Returns the address of the page of a topic or channel.
+ *
+ * @param {string} topic
+ * @param {string} channel Empty: the topic.
+ */
+export function addressOf(topic, channel) {
+  const names = channel === "" ? [topic] : [topic, channel];
+  return `#/topics/${names.map(encodeURIComponent).join("/")}`;
+}
+
+/** @param {string} text Returned as it is if it is not percent-encoded. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+export class Views {
+  #onShow;
+  #links = [...document.querySelectorAll("#views a")].filter((link) => link instanceof HTMLAnchorElement);
+  #view = this.#read();
+
+  /** @param {(view: View) => void} onShow Called after the view has changed. */
+  constructor(onShow) {
+    this.#onShow = onShow;
+    addEventListener("hashchange", () => this.#change());
+  }
+
+  get view() {
+    return this.#view;
+  }
+
+  /** Shows the view of the address, for the first time. */
+  start() {
+    this.#change();
+  }
+
+  /** Shows the messages, for example because one is looked for. */
+  openMessages() {
+    if (this.#view.name !== "messages") location.hash = "#/messages";
+    this.#change();
+  }
+
+  #read() {
+    return parseView(location.hash, new URLSearchParams(location.search).has("topic"));
+  }
+
+  #change() {
+    this.#view = this.#read();
+    const { name } = this.#view;
+    const isMessages = name === "messages";
+    byId("workbench", HTMLElement).hidden = !isMessages;
+    byId("parts", HTMLElement).hidden = !isMessages;
+    byId("pages", HTMLElement).hidden = isMessages;
+    for (const page of document.querySelectorAll("#pages > .page")) {
+      if (page instanceof HTMLElement) page.hidden = page.id !== name;
+    }
+    for (const link of this.#links) {
+      const isShown = link.dataset.view === (name === "subject" ? "overview" : name);
+      if (isShown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    byId("pages", HTMLElement).scrollTop = 0;
+    this.#onShow(this.#view);
+  }
+}

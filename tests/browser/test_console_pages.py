@@ -1,0 +1,250 @@
+"""The console in a real browser: overview, topic, channel and nodes, each with its own address."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from gateway.broker.broker import Broker
+from tests.support.brokers.embedded_broker import embedded_broker
+from tests.support.browser.browsers import Device, Visitor
+from tests.support.browser.console_page import (
+    IN_CHROMIUM,
+    WITH_ONE_BROKER,
+    ConsolePage,
+    make_channel,
+    open_view,
+)
+from tests.support.browser.fixtures import Visits
+from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
+from tests.support.http.raw_http import exchange
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+
+
+def row(console: ConsolePage, table: str, name: str) -> Locator:
+    """Return the row that *name* is the head of, in the table at *table*."""
+    head = console.page.get_by_role("rowheader", name=name, exact=True)
+    return console.page.locator(f"{table} tbody tr").filter(has=head)
+
+
+async def cells(found: Locator) -> list[str]:
+    """Return the texts of a row, with its head."""
+    await expect(found).to_be_visible()
+    return await found.locator("th, td").all_inner_texts()
+
+
+async def test_what_falls_behind_is_first_and_says_why(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """From there a link leads to the channel, one more to its topic, and back goes back."""
+    await make_channel(gateway, topic, "left")
+    await make_channel(gateway, topic, "empty")
+    await gateway.post("/mpub", b"one\ntwo\nthree", topic=topic)
+    await gateway.empty_channel(topic, "empty")
+    console = await open_view(visitor, gateway, "#/")
+    await console.page.locator("#overview [data-part=filter]").fill(topic)
+    rows = console.page.locator("#overview tbody tr")
+    await expect(rows).to_have_count(2)
+    left = await cells(rows.nth(0))
+    empty = await cells(rows.nth(1))
+    await rows.nth(0).get_by_role("link", name="left").click()
+    await expect(console.page.locator("#subject-title")).to_have_text("Channel left")
+    await console.page.get_by_role("link", name=topic).click()
+    await expect(console.page.locator("#subject-title")).to_have_text(f"Topic {topic}")
+    await console.page.go_back()
+    await expect(console.page.locator("#subject-title")).to_have_text("Channel left")
+
+    assert ["left", topic, "no consumers", "3"] == left[:4]
+    assert ["empty", topic, "", "0"] == empty[:4]
+    assert console.page.url.endswith(f"#/topics/{topic}/left")
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_topic_without_channels_is_no_secret(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Its messages wait for the first channel."""
+    await gateway.publish(topic, b"x")
+    console = await open_view(visitor, gateway, "#/")
+    await console.page.locator("#overview [data-part=filter]").fill(topic)
+    shown = console.page.locator("#overview tbody tr")
+    await expect(shown).to_have_count(1)
+
+    assert [topic, "no channels", "1"] == (await cells(shown))[1:4]
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_channel_shows_who_consumes_it(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """With RDY and what is in flight; and that nobody does."""
+    await make_channel(gateway, topic, "c")
+    await gateway.publish(topic, b"x")
+    console = await open_view(visitor, gateway, f"#/topics/{topic}/c")
+    await expect(console.page.locator("#subject [data-part=no-consumers]")).to_be_visible()
+    async with gateway.subscribe(topic, "c", max_in_flight=7) as client:
+        assert b"x" == (await client.message())["body"].encode()
+        consumer = console.page.locator("#subject [data-part=consumers-table] tbody tr")
+        await expect(consumer).to_have_count(1)
+        await expect(consumer).to_contain_text("nsq-gateway/")
+        numbers = (await cells(consumer))[3:6]
+        node = await cells(console.page.locator("#subject [data-part=nodes] tbody tr"))
+
+    assert ["1", "7", "1"] == numbers
+    assert gateway.broker_http_address == node[0]
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_topic_adds_up_its_channels(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Each is a link; "Manage…" and "Messages" are about the topic."""
+    await make_channel(gateway, topic, "a")
+    await make_channel(gateway, topic, "b")
+    await gateway.post("/mpub", b"one\ntwo", topic=topic)
+    console = await open_view(visitor, gateway, f"#/topics/{topic}")
+    await expect(console.page.locator("#subject dl [data-part=depth]")).to_have_text("4")
+    a = await cells(row(console, "#subject [data-part=channels]", "a"))
+    await console.page.click("#subject [data-part=manage]")
+    await expect(console.page.locator("#manage-subjects h3")).to_have_text(f"topic {topic}")
+    await console.page.click("#manage-close")
+    await console.page.click("#subject [data-part=messages]")
+    await expect(console.page.locator("#topic")).to_have_value(topic)
+    await expect(console.page.locator("#subscribe")).to_be_visible()
+
+    assert ["a", "2", "0", "0", "0", "0", "0", "no consumers"] == a
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_name_of_any_kind_is_in_the_address(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """A name with a # is encoded, and one that no nsqd has says so."""
+    name = f"{topic}#ephemeral"
+    console = await open_view(visitor, gateway, f"#/topics/{name.replace('#', '%23')}")
+
+    await expect(console.page.locator("#subject-title")).to_have_text(f"Topic {name}")
+    await expect(console.page.locator("#subject [data-part=trouble]")).to_contain_text(
+        "No nsqd has this topic."
+    )
+    visitor.found_nothing_wrong(gateway.address)
+
+
+# Nodes
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[tuple[RunningGateway, list[Broker]]]:
+    """Run two brokers and a gateway in front of them."""
+    async with AsyncExitStack() as life:
+        enter = life.enter_async_context
+        brokers = [await enter(embedded_broker(has_http=True)) for _ in range(2)]
+        tcp = [broker.tcp_address for broker in brokers]
+        http = [broker.http_address for broker in brokers]
+        yield await enter(gateway_with_nsqd(tcp, http)), brokers
+
+
+async def post(broker: Broker, target: str, body: bytes = b"") -> None:
+    assert 200 == (await exchange(broker.http_address, "POST", target, body)).status
+
+
+async def test_a_node_is_drained_and_the_drain_ends(visitor: Visitor) -> None:
+    """Until it has no message left; the last node is refused with the reason."""
+    async with two_nodes() as (gateway, (drained, other)):
+        await post(drained, "/pub?topic=t", b"x")
+        console = await open_view(visitor, gateway, "#/nodes")
+        here = row(console, "#nodes [data-part=table]", drained.http_address)
+        there = row(console, "#nodes [data-part=table]", other.http_address)
+        result = console.page.locator("#nodes [data-part=result]")
+        what = console.page.locator("#nodes [data-part=drains] [data-part=what]")
+        await here.get_by_role("button", name="Drain").click()
+        await expect(result).to_contain_text("publishes go elsewhere")
+        await expect(here).to_contain_text("draining")
+        await expect(what).to_contain_text("still has 1 message waiting")
+        await there.get_by_role("button", name="Drain").click()
+        await expect(result).to_contain_text("no other nsqd could take the messages")
+        await post(drained, "/topic/empty?topic=t")
+        await expect(here).to_contain_text("drained")
+        await expect(what).to_contain_text("has no message left")
+        await here.get_by_role("button", name="End drain").click()
+        await expect(here).to_contain_text("active")
+
+        visitor.found_nothing_wrong(gateway.address, besides="409")
+
+
+async def test_a_topic_leaves_one_node_once_its_name_is_typed(visitor: Visitor) -> None:
+    async with two_nodes() as (gateway, brokers):
+        for broker in brokers:
+            await post(broker, "/pub?topic=orders", b"x")
+        console = await open_view(visitor, gateway, "#/topics/orders")
+        node = brokers[0].http_address
+        here = row(console, "#subject [data-part=nodes]", node)
+        await here.get_by_role("button", name="Tombstone…").click()
+        dialog = console.page.locator("#tombstone")
+        await expect(dialog.locator("[data-part=what]")).to_contain_text(
+            f"Deletes topic orders on {node} only: 1 message in 0 channels."
+        )
+        go = dialog.locator("[data-part=go]")
+        await expect(go).to_be_disabled()
+        await dialog.locator("[data-part=typed]").fill("orders")
+        await go.click()
+        await expect(dialog).to_be_hidden()
+        await expect(here).to_be_hidden()
+        await expect(
+            row(console, "#subject [data-part=nodes]", brokers[1].http_address)
+        ).to_be_visible()
+
+        visitor.found_nothing_wrong(gateway.address)
+
+
+# For everyone
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+@LIGHT_AND_DARK
+@pytest.mark.javascript
+@pytest.mark.parametrize("is_phone", [False, True], ids=["desk", "phone"])
+async def test_no_page_has_a_barrier(
+    visits: Visits, gateway: RunningGateway, topic: str, *, is_dark: bool, is_phone: bool
+) -> None:
+    """axe-core finds nothing, and nothing overflows to the side."""
+    await make_channel(gateway, topic, "c")
+    await gateway.publish(topic, b"x")
+    visitor = await visits(Device(is_phone=is_phone, is_dark=is_dark))
+    found = {}
+    for view in ("#/", f"#/topics/{topic}", f"#/topics/{topic}/c", "#/nodes"):
+        console = await open_view(visitor, gateway, view)
+        await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        found[view] = await console.barriers() + await console.too_wide()
+
+    assert {view: [] for view in found} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_the_keyboard_reaches_a_channel(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """From the filter to the link, and the focus stays where it is while numbers change."""
+    await make_channel(gateway, topic, "c")
+    console = await open_view(visitor, gateway, "#/")
+    await console.page.locator("#overview [data-part=filter]").fill(topic)
+    await expect(console.page.locator("#overview tbody tr")).to_have_count(1)
+    await console.press("Tab", "Tab")
+    link = console.page.locator("#overview tbody a").first
+    await expect(link).to_be_focused()
+    await gateway.publish(topic, b"x")
+    await expect(console.page.locator("#overview tbody tr")).to_contain_text("no consumers")
+    await expect(link).to_be_focused()
+    await console.press("Enter")
+
+    await expect(console.page.locator("#subject-title")).to_have_text("Channel c")
+    visitor.found_nothing_wrong(gateway.address)

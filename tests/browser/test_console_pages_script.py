@@ -1,0 +1,137 @@
+"""What falls behind, and why; and which page an address names."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.browser.javascript_tools import node
+from tests.support.project import ROOT
+
+pytestmark = pytest.mark.javascript
+
+FOLDER = ROOT / "gateway" / "web" / "site" / "static" / "console"
+_JUDGE = """
+const { Trends } = await import(process.argv.at(-2) + "/trouble.js");
+const { readReport } = await import(process.argv.at(-2) + "/report.js");
+const trends = new Trends();
+let before = null;
+let found = [];
+for (const [atMs, stats] of JSON.parse(process.argv.at(-1))) {
+  before = readReport(stats, atMs, before);
+  found = trends.judge(before);
+}
+const told = found.map(({ topic, channel, growth, why }) => [topic, channel.name, growth, why]);
+console.log(JSON.stringify(told));
+"""
+_PARSE = """
+globalThis.addEventListener = () => {};
+const { addressOf, parseView } = await import(process.argv.at(-2) + "/views.js");
+const [hash, hasTopic] = JSON.parse(process.argv.at(-1));
+const { name, topic, channel } = parseView(hash, hasTopic);
+console.log(JSON.stringify([name, topic, channel, addressOf(topic, channel)]));
+"""
+
+
+def channel(name: str, **counts: int | bool) -> dict[str, Any]:
+    return {"channel_name": name, "client_count": 1, **counts}
+
+
+def stats(*channels: dict[str, Any], **topic: int | bool) -> dict[str, Any]:
+    """Return /stats with one topic."""
+    return {"topics": [{"topic_name": "t", "node": "n", "channels": channels, **topic}]}
+
+
+def judged(*readings: tuple[int, dict[str, Any]]) -> list[list[Any]]:
+    """Return what is found after *readings*, each at a time in s."""
+    asked = json.dumps([[at_s * 1_000, read] for at_s, read in readings])
+    found: list[list[Any]] = json.loads(node(_JUDGE, str(FOLDER), asked))
+    return found
+
+
+@pytest.mark.parametrize(
+    "then,now,why",
+    [
+        ({"depth": 5}, {"depth": 5}, ""),
+        ({"depth": 5}, {"depth": 5, "client_count": 0}, "no consumers"),
+        ({"depth": 0}, {"depth": 0, "client_count": 0}, ""),
+        ({"depth": 5}, {"depth": 5, "paused": True}, "paused"),
+        ({"depth": 5}, {"depth": 14}, ""),
+        ({"depth": 5}, {"depth": 15}, "grows by 10 a minute"),
+        ({"depth": 15}, {"depth": 5}, ""),
+        ({"timeout_count": 1}, {"timeout_count": 3}, "2 timeouts a minute"),
+        ({"timeout_count": 9}, {"timeout_count": 0}, ""),
+    ],
+    ids=[
+        "steady",
+        "nobody consumes it",
+        "nothing waits",
+        "paused",
+        "no trend yet",
+        "it grows",
+        "it shrinks",
+        "messages time out",
+        "nsqd was restarted",
+    ],
+)
+def test_a_channel_falls_behind_for_a_reason(
+    then: dict[str, Any], now: dict[str, Any], why: str
+) -> None:
+    """Between two readings, a minute apart."""
+    found = judged((0, stats(channel("c", **then))), (60, stats(channel("c", **now))))
+
+    assert [why] == [each[3] for each in found]
+
+
+def test_a_trend_is_of_the_last_minute() -> None:
+    """Not of all the time that the page is open."""
+    readings = [(at_s, stats(channel("c", depth=min(at_s, 120)))) for at_s in range(0, 300, 2)]
+
+    assert [["t", "c", 0, ""]] == judged(*readings)
+
+
+def test_what_is_bad_comes_first_then_what_waits_most() -> None:
+    """By depth within the same trouble, then by name."""
+    channels = [
+        channel("fine", depth=900),
+        channel("b", depth=1),
+        channel("a", depth=1),
+        channel("left", depth=2, client_count=0),
+        channel("paused", depth=3, paused=True),
+        channel("more-left", depth=4, client_count=0),
+    ]
+    found = judged((0, stats(*channels)))
+
+    assert ["more-left", "left", "paused", "fine", "a", "b"] == [each[1] for each in found]
+
+
+def test_a_topic_without_channels_has_trouble_if_something_waits() -> None:
+    assert [["t", "", None, "no channels"]] == judged((0, stats(depth=1)))
+    assert [] == judged((0, stats(depth=0)))
+
+
+@pytest.mark.parametrize(
+    "hash_,has_topic,expected",
+    [
+        ("", False, ["overview", "", ""]),
+        ("", True, ["messages", "", ""]),
+        ("#/", True, ["overview", "", ""]),
+        ("#/messages", False, ["messages", "", ""]),
+        ("#/nodes", False, ["nodes", "", ""]),
+        ("#/topics/t", False, ["subject", "t", ""]),
+        ("#/topics/t/c", False, ["subject", "t", "c"]),
+        ("#/topics/t%23ephemeral/c%23ephemeral", False, ["subject", "t#ephemeral", "c#ephemeral"]),
+        ("#/topics/%zz", False, ["subject", "%zz", ""]),
+        ("#/topics/", False, ["overview", "", ""]),
+        ("#/somewhere", False, ["overview", "", ""]),
+    ],
+)
+def test_an_address_names_a_page(hash_: str, expected: list[str], *, has_topic: bool) -> None:
+    """The address of a topic or channel is read back as it was."""
+    *view, address = json.loads(node(_PARSE, str(FOLDER), json.dumps([hash_, has_topic])))
+
+    assert expected == view
+    if expected[0] == "subject" and "%zz" not in hash_:
+        assert hash_ == address

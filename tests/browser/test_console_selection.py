@@ -1,0 +1,125 @@
+"""The console in a real browser: find messages, answer or export all that match, publish again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from tests.support.browser.browsers import Visitor
+from tests.support.browser.console_page import (
+    IN_CHROMIUM,
+    WITH_ONE_BROKER,
+    make_channel,
+    open_console,
+)
+from tests.support.gateways.gateway import RunningGateway
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), WITH_ONE_BROKER]
+
+
+async def test_what_matches_is_finished_together(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """After a question; the others stay in flight, and REQ all hands them back."""
+    await make_channel(gateway, topic, "c")
+    for number in range(6):
+        city = "Lisbon" if number % 2 else "Oslo"
+        await gateway.publish(topic, json.dumps({"order": number, "city": city}).encode())
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic, "c")
+    page = console.page
+    rows = page.locator("#message-rows .row")
+    await expect(rows).to_have_count(6)
+    await page.fill("#message-filter", ".city=Lisbon")
+    await expect(rows).to_have_count(3)
+    await expect(page.locator("#finish-all")).to_have_text("FIN all 3")
+    await page.click("#finish-all")
+    await expect(page.locator("#finish-all-what")).to_have_text(
+        "3 messages will be finished: no consumer gets them again."
+    )
+    await page.click("#finish-all-go")
+    await expect(page.locator("#selection-result")).to_have_text("3 messages finished.")
+    await page.fill("#message-filter", "")
+    await expect(page.locator("#requeue-all")).to_have_text("REQ all 3")
+    await page.select_option("#req-delay", "60000")
+    await page.click("#requeue-all")
+    await expect(page.locator("#selection-result")).to_have_text("3 messages requeued.")
+    account = {"finished": 3, "requeue_count": 3, "deferred_count": 3, "in_flight_count": 0}
+
+    assert account == await console.account_becomes(topic, "c", account)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_question_that_is_cancelled_finishes_nothing(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    await make_channel(gateway, topic, "c")
+    await gateway.publish(topic, b"x")
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic, "c")
+    await console.page.click("#finish-all")
+    await console.page.click("#finish-all-cancel")
+    await expect(console.page.locator("#finish-all")).to_have_text("FIN all 1")
+    account = {"finished": 0, "in_flight_count": 1}
+
+    assert account == await console.account_becomes(topic, "c", account)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+async def test_what_is_shown_is_exported(
+    visitor: Visitor, gateway: RunningGateway, topic: str, tmp_path: Path
+) -> None:
+    """One object a line, newest first; what is no text as base64."""
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    for body in (b"one", b"two", b"\xff\x00"):
+        await gateway.publish(topic, body)
+    await expect(console.page.locator("#message-rows .row")).to_have_count(3)
+    async with console.page.expect_download() as download:
+        await console.page.click("#export")
+    await (await download.value).save_as(tmp_path / "messages.ndjson")
+    lines = (tmp_path / "messages.ndjson").read_text().splitlines()
+    messages = [json.loads(line) for line in lines]
+
+    assert ["/wA=", "two", "one"] == [
+        message.get("body_base64") or message["body"] for message in messages
+    ]
+    assert {"id", "timestamp_ns", "attempts", "body"} == messages[1].keys()
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_message_is_published_again_to_another_topic(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Its body is put into the form, and the user types the topic."""
+    await make_channel(gateway, f"{topic}.again", "c")
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    await gateway.publish(topic, b'{"order": 1}')
+    await console.row("order").click()
+    await console.page.click("#detail-publish")
+    await expect(console.page.locator("#publish-topic")).to_be_focused()
+    await console.page.keyboard.type(f"{topic}.again")
+    await console.page.click("#publish")
+    account = {"message_count": 1}
+
+    assert account == await console.account_becomes(f"{topic}.again", "c", account)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_the_direction_of_text_is_shown_and_not_obeyed(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """A body cannot show its members in another order than they have."""
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    await gateway.publish(topic, '{"paid": "\u202e001\u202c"}'.encode())
+    row = console.row("paid")
+    await expect(row).to_contain_text(r'{"paid": "\u202e001\u202c"}')
+    await row.click()
+    await expect(console.page.locator("#detail-body")).to_contain_text(r'"\u202e001\u202c"')
+    visitor.found_nothing_wrong(gateway.address)
