@@ -19,6 +19,7 @@ GatewayError
 ├─ RateLimited            the caller exceeded its publish rate; not published
 ├─ NoNsqdHttpAddress      no HTTP address of an nsqd is known; nothing was done
 ├─ NodeUnknown            no nsqd with this HTTP address is known
+├─ PeekTakes              an nsqd cannot show messages without delivering them
 ├─ DrainRefused           an nsqd cannot be drained; nothing was changed
 ├─ PartialFailure         a request failed on some nodes and succeeded on others
 ├─ LimitReached           a limit of connections, sockets or secrets is reached
@@ -205,6 +206,17 @@ class NodeUnknown(GatewayError):
 
 class DrainRefused(GatewayError):
     """An nsqd cannot be drained; the text says why. Nothing was changed."""
+
+
+class PeekTakes(GatewayError):
+    """An nsqd cannot show messages without delivering them; nothing was done."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "nsqd cannot show messages without delivering them: they would be taken and given back "
+            "at once, which adds 1 to their attempts and puts them behind the others; send the "
+            "request as a POST to do so"
+        )
 
 
 class RateLimited(GatewayError):

@@ -373,7 +373,9 @@ class HttpApi:
     def _channel_peek(self, request: HttpRequest) -> HttpResponse:
         """Show messages of a channel without delivering them; nsqd has no such route."""
         channel = self._find_channel(request)
-        max_count = _parse_peek_max(request.query)
+        max_count = http_api.parse_count(
+            "max", request.query, default=DEFAULT_PEEK_MESSAGES, limit=MAX_PEEK_MESSAGES
+        )
         if self._find_topic(channel.topic_name).is_durable:
             # Most of its messages may be on disk only; to a client, the route is not there.
             raise InvalidRequest("NOT_FOUND", "a channel with a data path has no peek")
@@ -549,26 +551,6 @@ def _error(
 def _text(query: HttpQuery, name: str) -> str:
     # latin-1 never fails; a name that is not ASCII matches no topic, as it should.
     return (query.get(name) or b"").decode("latin-1")
-
-
-def _parse_peek_max(query: HttpQuery) -> int:
-    """
-    Return the parameter ``max`` of /channel/peek.
-
-    Raises:
-        InvalidRequest: It is not a number from 1 to `MAX_PEEK_MESSAGES` (INVALID_REQUEST).
-    """
-    value = query.get("max")
-    if value is None:
-        return DEFAULT_PEEK_MESSAGES
-    # Four digits: int() of a long text takes long.
-    if value.isdigit() and len(value) <= len(str(MAX_PEEK_MESSAGES)):
-        count = int(value)
-        if 1 <= count <= MAX_PEEK_MESSAGES:
-            return count
-    raise InvalidRequest(
-        "INVALID_REQUEST", f"max is {value!r}; allowed: 1 to {MAX_PEEK_MESSAGES} messages"
-    )
 
 
 def _peeked_json(peeked: PeekedMessage) -> PeekedJson:

@@ -31,6 +31,7 @@ from gateway.errors import (
     InvalidRequest,
     NoBroker,
     NoNsqdHttpAddress,
+    SettingRefused,
 )
 from gateway.settings.commands import OperateSettings
 from gateway.web.admin.merge import merge_stats
@@ -53,6 +54,9 @@ class Cluster(Protocol):
 
     async def nodes(self, node: str | None = None) -> bytes:
         """Return the response to GET /nodes, for all nsqds or for one *node*."""
+
+    async def peek(self, topic: str, channel: str, count: int, *, may_take: bool) -> bytes:
+        """Return the response to GET /channel/peek, or to POST if it *may_take* messages."""
 
     async def drain(self, node: str) -> None:
         """Let gateways publish to other nsqds than *node*."""
@@ -128,6 +132,11 @@ class _NsqdCluster:
         """Ask every nsqd, or *node*, and every nsqlookupd."""
         return await self._administration.nodes(node, user_agent=DEFAULT_USER_AGENT)
 
+    async def peek(self, topic: str, channel: str, count: int, *, may_take: bool) -> bytes:
+        """Fail: only a gateway has the connections for this."""
+        del topic, channel, count, may_take
+        raise SettingRefused("peek", "it needs a gateway; use --url")
+
     async def drain(self, node: str) -> None:
         """Mark *node*; gateways find the mark within their --node-drain-poll-s."""
         await self._drain_marks.add(node)
@@ -189,6 +198,11 @@ class _GatewayCluster:
     async def nodes(self, node: str | None = None) -> bytes:
         """Return what the gateway shows to this caller."""
         return await self._request("GET", "/nodes", {} if node is None else {"node": node})
+
+    async def peek(self, topic: str, channel: str, count: int, *, may_take: bool) -> bytes:
+        """Return what the gateway shows to this caller."""
+        query = {"topic": topic, "channel": channel, "max": str(count)}
+        return await self._request("POST" if may_take else "GET", "/channel/peek", query)
 
     async def drain(self, node: str) -> None:
         """Do it by the gateway."""

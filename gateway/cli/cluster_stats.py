@@ -6,6 +6,7 @@ The numbers are those of nsqadmin: a channel's is the sum over all nsqds that ha
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.client.nsqd_answers import ChannelCounts, TopicCounts
+from gateway.client.peek import Peeked, PeekedMessage
 from gateway.errors import GatewayError
 from gateway.terminal import pluralize
 
@@ -312,6 +314,32 @@ def node_row(node: NodeReport) -> dict[str, Any]:
         "deferred": node.deferred,
         "consumers": node.consumers,
     }
+
+
+# Messages
+
+
+_peeked = msgspec.json.Decoder(Peeked)
+
+
+def parse_peek(body: bytes) -> Peeked:
+    """
+    Return the decoded response to /channel/peek.
+
+    Raises:
+        InvalidStatistics: *body* is not in the form of the gateway's.
+    """
+    try:
+        return _peeked.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidStatistics(f"the answer is not that of a gateway: {error}") from error
+
+
+def body_of(message: PeekedMessage) -> bytes:
+    """Return the body of *message*."""
+    if message.body_base64 is not None:
+        return base64.b64decode(message.body_base64)
+    return (message.body or "").encode()
 
 
 # Rows

@@ -149,7 +149,7 @@ Exit status: 0 the store is whole, 1 it is damaged or cannot be read, 2 usage er
 _OPERATE = (
     *("topics", "channels", "nodes", "stats"),
     *("create", "pause", "unpause", "empty", "delete"),
-    *("tombstone", "drain", "undrain"),
+    *("peek", "tombstone", "drain", "undrain"),
 )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+import msgspec
 import uvloop
 
 from gateway.aio import spawn
@@ -27,6 +28,7 @@ from gateway.cli.cluster_stats import (
     NodesReport,
     NodeSum,
     Row,
+    body_of,
     channel_row,
     describe_loss,
     describe_subject,
@@ -35,6 +37,7 @@ from gateway.cli.cluster_stats import (
     node_row,
     parse_cluster_stats,
     parse_nodes,
+    parse_peek,
     table,
     topic_row,
     with_rates,
@@ -46,7 +49,8 @@ from gateway.cli.options import (
     settings_flags,
 )
 from gateway.cli.stdio import FAILED, INTERRUPTED, watch_signals
-from gateway.errors import GatewayError, NoBroker, SettingRefused
+from gateway.client.peek import DEFAULT_MESSAGES, MAX_MESSAGES
+from gateway.errors import GatewayError, InvalidRequest, NoBroker, SettingRefused
 from gateway.settings.commands import OperateSettings
 from gateway.settings.loader import load
 from gateway.telemetry import configure_logging
@@ -431,6 +435,60 @@ delete = _change_command(
     is_destructive=True,
 )
 
+
+@click.command(
+    cls=SettingsCommand, epilog=_epilog("peek orders billing", "peek orders billing --take -n 50")
+)
+@click.argument("topic")
+@click.argument("channel")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, MAX_MESSAGES),
+    default=DEFAULT_MESSAGES,
+    metavar="N",
+    help=f"Maximum number of messages. [default: {DEFAULT_MESSAGES}; allowed: 1 to {MAX_MESSAGES}]",
+)
+@click.option(
+    "--take",
+    "may_take",
+    is_flag=True,
+    help="Take the messages and give them back at once, where nsqd cannot show them.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each message.")
+@settings_flags(OperateSettings)
+def peek(config: Path | None, topic: str, channel: str, **flags: Any) -> None:  # noqa: ANN401
+    """
+    Look at messages of CHANNEL, without finishing any; by a gateway.
+
+    The embedded broker shows those in memory, and nothing changes. nsqd cannot: with --take, they
+    are delivered and given back at once, which adds 1 to their attempts and puts them behind the
+    others. Bodies are printed one on each line.
+    """
+    names = ("count", "may_take", "as_json")
+    options = {name: flags.pop(name) for name in names}
+    check_topic_and_channel_names(topic=topic, channel=channel)
+    settings = _load(flags, config)
+    may_take = options["may_take"]
+
+    async def look() -> bytes:
+        async with open_cluster(settings) as cluster:
+            return await cluster.peek(topic, channel, options["count"], may_take=may_take)
+
+    try:
+        found = parse_peek(_run(look()))
+    except InvalidRequest as error:
+        if error.token != "PEEK_TAKES":
+            raise
+        raise InvalidRequest(error.token, f"{error.detail} (here: --take)") from error
+    for message in found.messages:
+        line = msgspec.json.encode(message) if options["as_json"] else body_of(message)
+        sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+    if found.more:
+        click.echo("the channel has more messages (-n)", err=True)
+
+
 # Nodes
 
 
@@ -521,7 +579,7 @@ def drain(config: Path | None, node: str, *, is_waiting: bool, **flags: Any) -> 
 
 _DRAINED = "drained"
 _DRAIN_INTERVAL_S = 2.0
-"""Seconds between two looks at an nsqd that is drained."""
+"""Seconds between two looks at an nsqd that drains."""
 
 
 async def _node(cluster: Cluster, node: str) -> NodeReport:
@@ -556,6 +614,6 @@ def undrain(config: Path | None, node: str, **flags: Any) -> None:  # noqa: ANN4
 OPERATE_COMMANDS: tuple[click.Command, ...] = (
     *(topics, channels, nodes, stats),
     *(create, pause, unpause, empty, delete),
-    *(tombstone, drain, undrain),
+    *(peek, tombstone, drain, undrain),
 )
 """The commands of this module."""

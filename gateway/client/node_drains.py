@@ -1,7 +1,7 @@
 """
 Drain nsqds: new messages go elsewhere, while consumers take what is there.
 
-A drained nsqd is marked by a paused topic of its own, `DRAIN_TOPIC`. So every process of every
+An nsqd that drains is marked by a paused topic of its own, `DRAIN_TOPIC`. So every process of every
 gateway finds the mark, whoever set it, and no restart loses it, since nsqd keeps its topics. An
 unpaused topic is no mark: whoever may publish can create one, but only an administrator pauses it.
 """
@@ -29,7 +29,7 @@ from gateway.telemetry import gauge, get_logger
 logger = get_logger()
 
 DRAIN_TOPIC = "gw.draining"
-"""The topic that marks an nsqd as drained, while it is paused there."""
+"""The topic that marks an nsqd as draining, while it is paused there."""
 
 _NAMES = [("topic", DRAIN_TOPIC.encode())]
 _CREATE = NodeRequest(method="POST", path="/topic/create", query=_NAMES)
@@ -72,7 +72,7 @@ class DrainMarks:
 
         Raises:
             NodeUnknown: No such nsqd is known.
-            DrainRefused: No other nsqd answers that is not drained itself.
+            DrainRefused: No other nsqd answers that is not draining itself.
             PartialFailure: The nsqd did not do it.
             GatewayError: See `read`.
         """
@@ -83,7 +83,7 @@ class DrainMarks:
             raise DrainRefused(
                 f"{node} is not drained: no other nsqd could take the messages; of "
                 f"{len(self._nsqds.http_addresses)} known, {len(marks)} answered, and "
-                f"{sum(marks.values())} are drained"
+                f"{sum(marks.values())} are draining"
             )
         raise_for_results(await self._nsqds.request_all(_CREATE, _PAUSE, nodes=[node]))
 
@@ -102,9 +102,9 @@ class DrainMarks:
 
 class NodeDrains:
     """
-    Tell a producer which nsqds are drained. Call `start` first and `stop` last.
+    Tell a producer which nsqds are draining. Call `start` first and `stop` last.
 
-    *on_change* is called with the TCP addresses of all drained nsqds whenever these change.
+    *on_change* is called with the TCP addresses of all draining nsqds whenever these change.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class NodeDrains:
         self._marks = DrainMarks(nsqds, discovery)
         self._watch: TopicWatch | None = None
         self._draining: dict[str, frozenset[str]] = {}
-        """TCP addresses of each drained nsqd, by its HTTP address."""
+        """TCP addresses of each draining nsqd, by its HTTP address."""
         self._changing = asyncio.Lock()
         """Held from reading the marks to using them, so that no older reading is used last."""
         self._task: asyncio.Task[None] | None = None
@@ -131,7 +131,7 @@ class NodeDrains:
         """Read the marks once, and then at each interval."""
         self._watch = self._discovery.watch_nodes(lambda _: None)
         await self._poll()
-        self._task = spawn("poll for drained nsqds", self._poll_forever())
+        self._task = spawn("poll for draining nsqds", self._poll_forever())
 
     async def stop(self) -> None:
         """Stop polling; idempotent."""
@@ -165,7 +165,7 @@ class NodeDrains:
             self._use({**self._draining, node: addresses})
 
     async def undrain(self, node: str) -> None:
-        """End the drain of *node*; nothing changes if it is not drained. Raises as `drain`."""
+        """End the drain of *node*; nothing changes if it is not draining. Raises as `drain`."""
         async with self._changing:
             await self._marks.remove(node)
             self._use({each: tcp for each, tcp in self._draining.items() if each != node})
@@ -183,10 +183,10 @@ class NodeDrains:
             async with self._changing:
                 await self._read()
         except GatewayError as error:
-            logger.debug("drained nsqds not read", reason=str(error))
+            logger.debug("draining nsqds not read", reason=str(error))
         except Exception:
             # A bug: without a next poll, a drain elsewhere would never be seen.
-            logger.exception("poll for drained nsqds failed")
+            logger.exception("poll for draining nsqds failed")
 
     async def _read(self) -> None:
         marks = await self._marks.read()
@@ -213,12 +213,23 @@ class NodeDrains:
 
     async def _tcp_addresses_of(self, node: str) -> frozenset[str]:
         """Return the TCP addresses of the nsqd at *node* that publishes may use."""
-        if found := self._discovery.tcp_addresses_of(node):
-            return found
-        # From the settings: the port that nsqd names, on the same host.
-        (answer,) = await self._nsqds.request_all(INFO, nodes=[node])
-        info = parse_info(answer)
-        if info is None or self._watch is None:
-            return frozenset()
-        address = join_address(split_address(node)[0], info.tcp_port)
-        return self._watch.addresses & {address}
+        known = frozenset[str]() if self._watch is None else self._watch.addresses
+        return await find_tcp_addresses(node, self._nsqds, self._discovery, known)
+
+
+async def find_tcp_addresses(
+    node: str, nsqds: NsqdHttp, discovery: Discovery, known: frozenset[str]
+) -> frozenset[str]:
+    """
+    Return the TCP addresses of the nsqd at HTTP address *node*; empty if there is none in *known*.
+
+    nsqlookupd names both addresses. Otherwise it is the address with the same host and the TCP port
+    that nsqd itself names.
+    """
+    if found := discovery.tcp_addresses_of(node):
+        return found
+    (answer,) = await nsqds.request_all(INFO, nodes=[node])
+    info = parse_info(answer)
+    if info is None:
+        return frozenset()
+    return known & {join_address(split_address(node)[0], info.tcp_port)}

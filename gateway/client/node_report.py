@@ -40,7 +40,7 @@ def describe_nodes(
     Return the document in JSON; a generator, to run in steps.
 
     *stats* are the answers of the nsqds to /stats, *lookupds* those of the nsqlookupds to /nodes.
-    The paused topic *drain_topic* marks an nsqd that is drained. Only topics for which *is_shown*
+    The paused topic *drain_topic* marks an nsqd that drains. Only topics for which *is_shown*
     returns True count, but for the state. With *own_user_agent*, each nsqd has the member
     ``producers``: the clients with another user agent that have published over TCP.
     """

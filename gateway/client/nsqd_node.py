@@ -51,7 +51,7 @@ class NsqdNode:
 
     @property
     def is_avoided(self) -> bool:
-        """True if publishes should go to another nsqd: this one is suspect, or it is drained."""
+        """True if publishes should go to another nsqd: this one is suspect, or draining."""
         return self.is_draining or self.suspect_since is not None
 
     def has_room(self, size_bytes: int) -> bool:

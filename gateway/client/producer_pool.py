@@ -679,7 +679,7 @@ class ProducerPool:
             # No idle connection has room, so that one more is of use.
             if chosen.load_bytes:
                 self._grow(chosen.node.address)
-            # Not bound to a drained nsqd: the next publish goes elsewhere if it can by then.
+            # Not bound to a draining nsqd: the next publish goes elsewhere if it can by then.
             if not chosen.node.is_draining:
                 self._by_topic[publish.topic] = chosen
             return chosen
@@ -695,7 +695,7 @@ class ProducerPool:
         return None
 
     def _usable(self) -> Sequence[ProducerConnection]:
-        """Return the connections to choose from: to drained nsqds only if there are no others."""
+        """Return the connections to choose from: to draining nsqds only if there are no others."""
         others = [each for each in self._connections if not each.node.is_draining]
         can_avoid = any(each.can_publish or each.is_pending for each in others)
         return others if can_avoid else self._connections

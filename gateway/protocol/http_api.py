@@ -331,6 +331,22 @@ def require_node(query: HttpQuery) -> str:
     return _required("node", query, "MISSING_ARG_NODE").decode(errors="replace")
 
 
+def parse_count(name: str, query: HttpQuery, *, default: int, limit: int) -> int:
+    """
+    Return the number *name*, 1 to *limit*; *default* if it is absent.
+
+    Raises:
+        InvalidRequest: It is no such number (INVALID_REQUEST).
+    """
+    value = query.get(name)
+    if value is None:
+        return default
+    # A few digits: int() of a long text takes long.
+    if value.isdigit() and len(value) <= len(str(limit)) and 1 <= int(value) <= limit:
+        return int(value)
+    raise InvalidRequest("INVALID_REQUEST", f"{name} is {_quoted(value)}; allowed: 1 to {limit}")
+
+
 def _required(name: str, query: HttpQuery, token: str) -> bytes:
     value = query.get(name)
     if value is None:

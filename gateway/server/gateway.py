@@ -11,6 +11,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -24,6 +25,7 @@ from gateway.client.discovery import Discovery, TopicWatch
 from gateway.client.from_settings import NsqdAccess, NsqdAddresses, read_admin_secret
 from gateway.client.node_drains import NodeDrains
 from gateway.client.nsqd_http import NsqdHttp
+from gateway.client.peek import ChannelPeek
 from gateway.client.producer import Producer, ProducerOptions
 from gateway.credentials import Secret
 from gateway.lifecycle import LifecycleState, ProcessLifecycle
@@ -174,6 +176,13 @@ class _Nsq(NamedTuple):
     discovery: Discovery
     channel_monitor: ChannelMonitor
     connection: ConnectionOptions
+    secret: Secret | None
+    """The gateway's own."""
+
+    @property
+    def with_secret(self) -> ConnectionOptions:
+        """Options of connections for the gateway itself."""
+        return replace(self.connection, secret=self.secret)
 
 
 class GatewayServer:
@@ -296,7 +305,7 @@ class GatewayServer:
             rate_limit=_publish_buckets(settings),
             spans=None if tracing is None else PublishSpans(tracing),
         )
-        nsq = _Nsq(discovery, channel_monitor, access.connection)
+        nsq = _Nsq(discovery, channel_monitor, access.connection, access.secret)
         self._subscribe = self._new_subscribe(nsq, handler, callers)
         admin = self._admin_parts(nsq, drains, publisher, admin_secret, callers.access)
         app = create_app(self._web_parts(admin, callers, self._subscribe))
@@ -359,6 +368,7 @@ class GatewayServer:
             nsqds=nsqd_http,
             administration=Administration(nsqd_http, nsq.discovery),
             drains=drains,
+            peek=ChannelPeek(nsqd_http, nsq.discovery, nsq.with_secret),
             access=AdminAccess(
                 secret,
                 # Evaluated for each request: an nsqd that connects later may require AUTH.

@@ -180,7 +180,7 @@ class TelemetrySettings(Settings):
     )
     node_drain_poll_s: float = number(
         5,
-        "Time between two requests to each nsqd that find out which of them are drained (POST "
+        "Time between two requests to each nsqd that find out which of them drain (POST "
         "/nodes/drain). A drain that another gateway or process has begun takes effect within this "
         "time.",
         (1, 3_600),

@@ -31,6 +31,7 @@ from gateway.errors import (
     OutcomeUnknown,
     Overloaded,
     PartialFailure,
+    PeekTakes,
     PermissionDenied,
     RateLimited,
     RequestTimeout,
@@ -141,6 +142,7 @@ ERROR_RESPONSES: dict[type[Exception], ErrorResponse] = {
     OutcomeUnknown: OUTCOME_UNKNOWN,
     # Retryable: administrative operations are idempotent.
     NodeUnknown: ErrorResponse(404, "NODE_NOT_FOUND", CloseCode.BAD_REQUEST),
+    PeekTakes: ErrorResponse(409, "PEEK_TAKES", CloseCode.BAD_REQUEST),
     DrainRefused: ErrorResponse(409, "DRAIN_REFUSED", CloseCode.BAD_REQUEST),
     PartialFailure: ErrorResponse(502, "PARTLY_DONE", CloseCode.INTERNAL, retryable=True),
     RequestTimeout: ErrorResponse(408, "REQUEST_TIMEOUT", CloseCode.BAD_REQUEST, retryable=True),

@@ -122,6 +122,30 @@ async def test_a_topic_adds_up_its_channels(
     visitor.found_nothing_wrong(gateway.address)
 
 
+async def test_a_peek_says_what_it_costs(
+    visitor: Visitor, gateway: RunningGateway, topic: str, kind: str
+) -> None:
+    """The embedded broker shows messages for free; nsqd has to deliver them, and get them back."""
+    await make_channel(gateway, topic, "c")
+    await gateway.post("/mpub", b"one\ntwo", topic=topic)
+    console = await open_view(visitor, gateway, f"#/topics/{topic}/c")
+    result = console.page.locator("#subject [data-part=peek-result]")
+    await console.page.click("#subject [data-part=peek]")
+    if kind == "embedded":
+        await expect(result).to_have_text("2 messages. Nothing has changed.")
+    else:
+        await expect(result).to_contain_text("that adds 1 to their attempts")
+        await console.page.click("#subject [data-part=take]")
+        await expect(result).to_have_text("2 messages. They were taken and given back.")
+    rows = console.page.locator("#subject [data-part=peeked] tbody tr")
+    await expect(rows).to_have_count(2)
+    account = {"depth": 2, "in_flight_count": 0, "requeue_count": 0 if kind == "embedded" else 2}
+
+    assert {"one", "two"} == {(await cells(rows.nth(number)))[4] for number in range(2)}
+    assert account == await console.account_becomes(topic, "c", account)
+    visitor.found_nothing_wrong(gateway.address, besides="409")
+
+
 async def test_a_name_of_any_kind_is_in_the_address(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +21,7 @@ from gateway.client.admin import Administration
 from gateway.client.node_drains import DRAIN_TOPIC, NodeDrains
 from gateway.client.nsqd_answers import NodeRequest
 from gateway.client.nsqd_http import NsqdHttp
+from gateway.client.peek import DEFAULT_MESSAGES, MAX_MESSAGES, ChannelPeek
 from gateway.errors import PermissionDenied
 from gateway.protocol import http_api
 from gateway.protocol.http_api import HttpQuery
@@ -47,10 +49,12 @@ _OPERATION_IDS: Mapping[str, str] = {
 }
 NODE_ROUTES: Mapping[str, tuple[str, ...]] = {
     "/nodes": ("GET",),
+    "/channel/peek": ("GET", "POST"),
     **dict.fromkeys(("/nodes/drain", "/nodes/undrain", "/topic/tombstone"), ("POST",)),
 }
 """The routes that nsqd does not have."""
 _REPORTS = frozenset({"/stats", "/info", "/nodes"})
+_PEEK = "/channel/peek"
 _TAGS = {"topic": "Topics and channels", "channel": "Topics and channels", "nodes": "Nodes"}
 """Tags of operations that change something, by the first part of the path."""
 
@@ -59,8 +63,14 @@ _ALWAYS = (400, 401, 403, 500, 502, 503)
 """Statuses of every route in addition to 200; 408 and 431 are sent before routing."""
 
 
-def operation(path: str) -> dict[str, Any]:
-    """Return what `APIRouter.add_api_route` takes as keyword arguments for *path*."""
+def operation(path: str, method: str | None = None) -> dict[str, Any]:
+    """
+    Return what `APIRouter.add_api_route` takes as keyword arguments for *path*.
+
+    *method* is only needed where there are two.
+    """
+    if path == _PEEK:
+        return _peek_operation(method or "GET")
     is_report = path in _REPORTS
     has_missing = not path.endswith("/create") and path not in {"/stats", "/info"}
     statuses = [*_ALWAYS, 404] if has_missing else [*_ALWAYS]
@@ -72,6 +82,18 @@ def operation(path: str) -> dict[str, Any]:
         "tags": ["State" if is_report else _TAGS[path.split("/")[1]]],
         "responses": {status: {"description": TITLES[status]} for status in sorted(statuses)},
         "openapi_extra": {"parameters": _parameters(path)},
+    }
+
+
+def _peek_operation(method: str) -> dict[str, Any]:
+    statuses = sorted([*_ALWAYS, 404, *([409] if method == "GET" else [])])
+    names = [_parameter(name, required=True) for name in ("topic", "channel")]
+    return {
+        "methods": [method],
+        "operation_id": "peek" if method == "GET" else "peekByTaking",
+        "tags": ["State" if method == "GET" else "Topics and channels"],
+        "responses": {status: {"description": TITLES[status]} for status in statuses},
+        "openapi_extra": {"parameters": [*names, _parameter("max", required=False)]},
     }
 
 
@@ -114,6 +136,7 @@ class AdminContext:
     nsqds: NsqdHttp
     administration: Administration
     drains: NodeDrains
+    peek: ChannelPeek
     access: AdminAccess
     identity: GatewayIdentity
     user_agent: str
@@ -127,6 +150,8 @@ def admin_router(parts: AdminContext) -> APIRouter:
         _add(router, parts, f"/topic/{action}", _topic_route(parts, action))
         _add(router, parts, f"/channel/{action}", _channel_route(parts, action))
     _add(router, parts, "/topic/tombstone", _tombstone_route(parts))
+    for method in NODE_ROUTES[_PEEK]:
+        _add(router, parts, _PEEK, _peek_route(parts, may_take=method == "POST"), method)
     _add(router, parts, "/nodes", _nodes_route(parts))
     _add(router, parts, "/nodes/drain", _drain_route(parts, is_end=False))
     _add(router, parts, "/nodes/undrain", _drain_route(parts, is_end=True))
@@ -140,6 +165,7 @@ def _add(
     parts: AdminContext,
     path: str,
     answer: _Handler,
+    method: str | None = None,
 ) -> None:
     """Add the route *path*, which identifies the caller, then responds as *answer* returns."""
 
@@ -147,7 +173,7 @@ def _add(
         principal = await parts.access.check(request.scope["headers"])
         return await answer(request.scope["query_string"], principal)
 
-    router.add_api_route(path, route, **operation(path))
+    router.add_api_route(path, route, **operation(path, method))
 
 
 def _topic_route(parts: AdminContext, action: str) -> _Handler:
@@ -194,6 +220,19 @@ def _drain_route(parts: AdminContext, *, is_end: bool) -> _Handler:
         drains = parts.drains
         await (drains.undrain(node) if is_end else drains.drain(node))
         return _done()
+
+    return answer
+
+
+def _peek_route(parts: AdminContext, *, may_take: bool) -> _Handler:
+    async def answer(raw_query: bytes, principal: Principal) -> Response:
+        query = http_api.parse_query(raw_query)
+        topic, channel = http_api.require_topic_and_channel(query)
+        count = http_api.parse_count("max", query, default=DEFAULT_MESSAGES, limit=MAX_MESSAGES)
+        # A body is what a consumer of the channel would get.
+        principal.check_subscribe(topic, channel)
+        peeked = await parts.peek.peek(topic, channel, count, may_take=may_take)
+        return _response(msgspec.json.encode(peeked), http_api.JSON)
 
     return answer
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import httpx
 
 from gateway.client.admin import Administration, AuthProbe
+from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import Discovery, LookupOptions
 from gateway.client.node_drains import NodeDrains
 from gateway.client.nsqd_http import NsqdHttp, NsqdHttpOptions
+from gateway.client.peek import ChannelPeek
 from gateway.credentials import Secret
 from gateway.web.admin.merge import GatewayIdentity
 from gateway.web.admin.routes import AdminContext, admin_router
@@ -69,6 +71,7 @@ async def admin_app(
         parts = AdminContext(
             nsqds=nodes,
             drains=drains,
+            peek=ChannelPeek(nodes, discovery, ConnectionOptions()),
             administration=Administration(nodes, discovery),
             access=AdminAccess(
                 setup.secret,

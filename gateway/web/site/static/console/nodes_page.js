@@ -32,7 +32,7 @@ import { Table } from "./table.js";
  */
 
 const EVERY_MS = 3_000;
-/** The topic that marks a drained nsqd: who may administer it may drain. */
+/** The topic that marks a draining nsqd: who may administer it may drain. */
 const DRAIN_TOPIC = "gw.draining";
 /** @type {Record<Node["state"], "" | "good" | "warn" | "bad">} */
 const TONES = { active: "", draining: "warn", drained: "good", unreachable: "bad" };
@@ -133,13 +133,13 @@ export class NodesPage {
     this.#isBusy = true;
     const trouble = await post(`nodes/${action}`, { node }, this.#handlers.secret());
     this.#isBusy = false;
-    const done = action === "drain" ? `${node} is drained: publishes go elsewhere.` : `${node} takes publishes again.`;
+    const done = action === "drain" ? `${node} is draining: publishes go elsewhere.` : `${node} takes publishes again.`;
     this.#tell(trouble || done, trouble === "" ? "good" : "bad");
     this.#poll.start();
   }
 
   /**
-   * Shows what the drained nsqds still have, and who publishes there all the same.
+   * Shows what the draining nsqds still have, and who publishes there all the same.
    *
    * @param {Node[]} nodes
    * @param {() => boolean} isCurrent

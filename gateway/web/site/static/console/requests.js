@@ -26,15 +26,34 @@ export async function post(path, query, secret) {
  * @param {string} path
  * @param {Readonly<Record<string, string>>} query
  * @param {string} secret Empty: none.
- * @returns {Promise<{ data: any } | { trouble: string, isRefused: boolean }>} Refused: another secret is required.
+ * @returns {Promise<{ data: any } | { trouble: string }>}
  */
-export async function getJson(path, query, secret) {
+export function getJson(path, query, secret) {
+  return askForJson("GET", path, query, secret);
+}
+
+/**
+ * As getJson, for a request that changes something and is answered with a document.
+ *
+ * @type {typeof getJson}
+ */
+export function postForJson(path, query, secret) {
+  return askForJson("POST", path, query, secret);
+}
+
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {Readonly<Record<string, string>>} query
+ * @param {string} secret
+ * @returns {Promise<{ data: any } | { trouble: string }>}
+ */
+async function askForJson(method, path, query, secret) {
   try {
-    const answer = await send("GET", path, query, secret, POLL_TIMEOUT_MS);
-    if (answer.ok) return { data: await answer.json() };
-    return { trouble: await problemOf(answer), isRefused: answer.status === 401 || answer.status === 403 };
+    const answer = await send(method, path, query, secret, POLL_TIMEOUT_MS);
+    return answer.ok ? { data: await answer.json() } : { trouble: await problemOf(answer) };
   } catch {
-    return { trouble: "The gateway does not respond.", isRefused: false };
+    return { trouble: "The gateway does not respond." };
   }
 }
 

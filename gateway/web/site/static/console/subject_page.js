@@ -5,6 +5,7 @@
 import { Chart } from "./chart.js";
 import { byId, part, setText } from "./elements.js";
 import { count, duration, rate, shortCount, shortName } from "./format.js";
+import { Peek } from "./peek.js";
 import { add, countsOf, isPaused, noCounts } from "./report.js";
 import { getJson, Repeated } from "./requests.js";
 import { Series } from "./series.js";
@@ -77,6 +78,7 @@ export class SubjectPage {
     { label: "messages", isNumber: true },
     { label: "nsqd" },
   ]);
+  #peek = new Peek(part(this.#root, "peek-part"), () => this.#handlers.secret());
   #clients = new Repeated(CLIENTS_EVERY_MS, (isCurrent) => this.#askClients(isCurrent));
 
   /**
@@ -104,6 +106,7 @@ export class SubjectPage {
     part(this.#root, "consumers-part").hidden = channel === "";
     part(this.#root, "rate-total").hidden = channel !== "";
     part(this.#root, "nodes").classList.toggle("no-action", channel !== "");
+    this.#peek.open(topic, channel);
     this.#depth.clear();
     this.#inFlight.clear();
     this.#consumers.show([]);
