@@ -370,6 +370,18 @@ def most_trouble_first(row: Row) -> tuple[Any, ...]:
     return (not is_left, -row["depth"], -row["in_flight"], row["topic"], row.get("channel", ""))
 
 
+def ordered(rows: Iterable[Row], column: str | None) -> list[Row]:
+    """Return *rows* by *column*: numbers from the largest, names from a; None: trouble first."""
+    if column is None:
+        return sorted(rows, key=most_trouble_first)
+
+    def key(row: Row) -> tuple[Any, ...]:
+        value = row[column]
+        return value if isinstance(value, str) else -value, most_trouble_first(row)
+
+    return sorted(rows, key=key)
+
+
 def describe_subject(topic: str, channel: str | None) -> str:
     """Return ``topic t``, or ``channel c of topic t``."""
     return f"topic {topic}" if channel is None else f"channel {channel} of topic {topic}"

@@ -35,6 +35,7 @@ from gateway.cli.cluster_stats import (
     matching,
     most_trouble_first,
     node_row,
+    ordered,
     parse_cluster_stats,
     parse_nodes,
     parse_peek,
@@ -158,6 +159,19 @@ _match_option = click.option(
     metavar="PATTERN",
     help="Only rows with a name like this: * is any text, ? one character. [default: *]",
 )
+
+
+def _sort_option(columns: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option --sort for rows with *columns*."""
+    return click.option(
+        "--sort",
+        "sort_by",
+        type=click.Choice([column for column in columns if column != "paused"]),
+        help="Order by this column: numbers from the largest, names from a. [default: what nobody "
+        "consumes, then what waits most]",
+    )
+
+
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for each row, on a line."
 )
@@ -184,23 +198,32 @@ def _terminal_width() -> int | None:
 @click.command(
     cls=SettingsCommand, epilog=_epilog("topics", "topics --match 'orders*' --json | jq .depth")
 )
+@_sort_option(_TOPIC_COLUMNS)
 @_match_option
 @_json_option
 @settings_flags(OperateSettings)
-def topics(config: Path | None, *, pattern: str, as_json: bool, **flags: Any) -> None:  # noqa: ANN401
+def topics(
+    config: Path | None,
+    *,
+    pattern: str,
+    sort_by: str | None,
+    as_json: bool,
+    **flags: Any,  # noqa: ANN401 - one for each setting
+) -> None:
     """
     List topics, the one with the most waiting messages first.
 
     Depth, in flight and deferred include the channels of the topic.
     """
     stats = _run(_stats(_load(flags, config)))
-    rows = sorted(map(topic_row, stats.topics.values()), key=most_trouble_first)
+    rows = ordered(map(topic_row, stats.topics.values()), sort_by)
     _show(rows, _TOPIC_COLUMNS, pattern, "no topics", as_json=as_json)
     _exit_if_lost(stats.nodes)
 
 
 @click.command(cls=SettingsCommand, epilog=_epilog("channels", "channels orders"))
 @click.argument("topic", required=False)
+@_sort_option(_CHANNEL_COLUMNS)
 @_match_option
 @_json_option
 @settings_flags(OperateSettings)
@@ -209,6 +232,7 @@ def channels(
     topic: str | None,
     *,
     pattern: str,
+    sort_by: str | None,
     as_json: bool,
     **flags: Any,  # noqa: ANN401 - one for each setting
 ) -> None:
@@ -216,7 +240,7 @@ def channels(
     if topic is not None:
         check_topic_and_channel_names(topic=topic)
     stats = _run(_stats(_load(flags, config), topic))
-    rows = sorted(map(channel_row, stats.channels), key=most_trouble_first)
+    rows = ordered(map(channel_row, stats.channels), sort_by)
     _show(rows, _CHANNEL_COLUMNS, pattern, "no channels", as_json=as_json)
     _exit_if_lost(stats.nodes)
 

@@ -53,8 +53,10 @@ def describe_nodes(
             continue
         node = yield from _node(answer.node, counts, drain_topic, is_shown)
         if own_user_agent is not None:
-            producers = (each for each in counts.producers if each.user_agent != own_user_agent)
-            node["producers"] = [_producer(each, is_shown) for each in producers]
+            others = (each for each in counts.producers if each.user_agent != own_user_agent)
+            producers = [_producer(each, is_shown) for each in others]
+            # A client is only shown with a topic that may be seen.
+            node["producers"] = [each for each in producers if each["topics"]]
         nodes.append(node)
     nodes.sort(key=lambda node: str(node["node"]))
     return msgspec.json.encode({"nodes": nodes, "lookupds": _lookupds(lookupds, is_shown)})

@@ -322,6 +322,10 @@ class Producer:
             self._became_idle.set()
         if publishes:
             count_outcome(publishes, error)
+        watch = self._watch
+        if isinstance(error, NoBroker) and watch is not None and not watch.addresses:
+            # An nsqd that has registered since must not wait for the next interval.
+            watch.refresh()
         for publish in publishes:
             try:
                 publish.done(error)

@@ -22,7 +22,7 @@ from tests.support.manual_clock import turn
 
 pytestmark = pytest.mark.nsqd
 
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 _EFFECT_S = 1.0
 """Within this time, a gateway's publishes go elsewhere."""
 _POLL = "--node-drain-poll-s=1"

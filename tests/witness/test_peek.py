@@ -16,7 +16,7 @@ from tests.support.gateways.shell import run
 
 pytestmark = pytest.mark.nsqd
 
-_WAIT_S = 60.0
+_WAIT_S = 120.0
 _NAMES = {"topic": "t", "channel": "c"}
 
 

@@ -15,6 +15,7 @@ from gateway.cli.cluster_stats import (
     matching,
     most_trouble_first,
     node_row,
+    ordered,
     parse_cluster_stats,
     parse_nodes,
     table,
@@ -143,6 +144,25 @@ def test_what_is_no_statistics_is_refused(body: bytes) -> None:
 def test_no_topics_are_no_error() -> None:
     """nsqd has null for an empty list."""
     assert {} == parse_cluster_stats(b'{"nodes":[],"topics":null}').topics
+
+
+@pytest.mark.parametrize(
+    "column,expected",
+    [("depth", ["b", "a", "c"]), ("consumers", ["c", "a", "b"]), ("channel", ["a", "b", "c"])],
+)
+def test_rows_are_in_the_order_that_is_asked_for(column: str, expected: list[str]) -> None:
+    """Numbers from the largest, names from a; equal ones by what falls behind."""
+    stats = parsed(
+        topic_stats(
+            "t",
+            channel_stats("a", depth=1, client_count=1),
+            channel_stats("b", depth=9),
+            channel_stats("c", client_count=3),
+        )
+    )
+    rows = ordered(map(channel_row, stats.channels), column)
+
+    assert expected == [row["channel"] for row in rows]
 
 
 def test_what_nobody_consumes_comes_first_then_what_waits_most() -> None:

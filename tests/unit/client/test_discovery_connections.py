@@ -88,6 +88,22 @@ async def test_a_publisher_takes_a_broker_that_comes_later(
     assert [b"2"] == [command.body for command in broker.all(Publish)]
 
 
+async def test_a_publish_that_finds_no_nsqd_asks_for_one(
+    broker: ScriptedBroker, lookupd: ScriptedLookupd
+) -> None:
+    """A gateway that starts before the first nsqd learns of it within a second, not a minute."""
+    clock = ManualClock()
+    async with found_by(lookupd) as discovery, publishing(discovery) as publisher:
+        lookupd.knows(broker.address)
+        with pytest.raises(NoBroker):
+            await publisher.publish("t", b"1")
+        await clock.advance(1.0)
+        await until(lambda: publisher.has_open_connection)
+        await publisher.publish("t", b"2")
+
+    assert [b"2"] == [command.body for command in broker.all(Publish)]
+
+
 async def test_a_connection_is_kept_although_no_lookup_names_its_broker(
     broker: ScriptedBroker, lookupd: ScriptedLookupd
 ) -> None:
