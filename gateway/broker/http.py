@@ -8,7 +8,6 @@ implements the effect of each route. Source: nsqd/http.go.
 from __future__ import annotations
 
 import asyncio
-import base64
 import html
 import time
 from collections.abc import (
@@ -28,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.addresses import TrustedHosts
 from gateway.broker import stats
-from gateway.broker.channel import Channel, PeekedMessage
+from gateway.broker.channel import Channel
 from gateway.broker.config import NsqdConfig
 from gateway.broker.server import Server
 from gateway.broker.topics import Topic
@@ -36,6 +35,7 @@ from gateway.errors import InvalidRequest, StoreFailed
 from gateway.protocol import http_api
 from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack_bodies
 from gateway.protocol.http_api import HttpQuery, OptionsResponse, Redirect, RouteMatch, find_route
+from gateway.protocol.peek import PeekedMessage, PeekResponse, peeked_message
 from gateway.protocol.wire import NSQD_VERSION
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -66,27 +66,6 @@ MAX_PEEK_MESSAGES = 1_000
 DEFAULT_PEEK_MESSAGES = 10
 MAX_PEEK_BYTES = 1_048_576
 """Bytes of bodies that end the response to /channel/peek; the first message is always in it."""
-
-
-class PeekedJson(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message in the response to /channel/peek."""
-
-    id: str
-    timestamp_ns: str
-    """Text, because numbers in JavaScript are exact only up to 2^53."""
-    attempts: int
-    state: str
-    body: str | None = None
-    """The body if it is UTF-8; otherwise `body_base64` has it."""
-    body_base64: str | None = None
-
-
-class PeekResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to /channel/peek."""
-
-    more: bool
-    """True if the channel has messages that the limits left out."""
-    messages: list[PeekedJson]
 
 
 class HttpResponse(NamedTuple):
@@ -374,18 +353,27 @@ class HttpApi:
         """Show messages of a channel without delivering them; nsqd has no such route."""
         channel = self._find_channel(request)
         max_count = http_api.parse_count(
-            "max", request.query, default=DEFAULT_PEEK_MESSAGES, limit=MAX_PEEK_MESSAGES
+            "max", request.query, "messages", default=DEFAULT_PEEK_MESSAGES, limit=MAX_PEEK_MESSAGES
         )
         if self._find_topic(channel.topic_name).is_durable:
             # Most of its messages may be on disk only; to a client, the route is not there.
             raise InvalidRequest("NOT_FOUND", "a channel with a data path has no peek")
-        messages: list[PeekedJson] = []
+        messages: list[PeekedMessage] = []
         size_bytes = 0
         for peeked in channel.peek():
             size_bytes += len(peeked.message.body)
             if len(messages) == max_count or (messages and size_bytes > MAX_PEEK_BYTES):
                 return _json(PeekResponse(more=True, messages=messages))
-            messages.append(_peeked_json(peeked))
+            message = peeked.message
+            messages.append(
+                peeked_message(
+                    id_=message.id,
+                    timestamp_ns=message.timestamp_ns,
+                    attempts=message.attempts,
+                    state=peeked.state,
+                    body=message.body,
+                )
+            )
         return _json(PeekResponse(more=False, messages=messages))
 
     def _find_topic(self, name: str) -> Topic:
@@ -551,24 +539,6 @@ def _error(
 def _text(query: HttpQuery, name: str) -> str:
     # latin-1 never fails; a name that is not ASCII matches no topic, as it should.
     return (query.get(name) or b"").decode("latin-1")
-
-
-def _peeked_json(peeked: PeekedMessage) -> PeekedJson:
-    message = peeked.message
-    text: str | None = None
-    encoded: str | None = None
-    try:
-        text = message.body.decode()
-    except UnicodeDecodeError:
-        encoded = base64.b64encode(message.body).decode()
-    return PeekedJson(
-        id=message.id.decode(),
-        timestamp_ns=str(message.timestamp_ns),
-        attempts=message.attempts,
-        state=peeked.state,
-        body=text,
-        body_base64=encoded,
-    )
 
 
 def _unchecked(query: HttpQuery) -> str:

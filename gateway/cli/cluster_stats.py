@@ -6,7 +6,6 @@ The numbers are those of nsqadmin: a channel's is the sum over all nsqds that ha
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -14,8 +13,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.client.nsqd_answers import ChannelCounts, TopicCounts
-from gateway.client.peek import Peeked, PeekedMessage
 from gateway.errors import GatewayError
+from gateway.protocol.peek import PeekResponse
 from gateway.terminal import pluralize
 
 Row: TypeAlias = Mapping[str, Any]
@@ -319,10 +318,10 @@ def node_row(node: NodeReport) -> dict[str, Any]:
 # Messages
 
 
-_peeked = msgspec.json.Decoder(Peeked)
+_peeked = msgspec.json.Decoder(PeekResponse)
 
 
-def parse_peek(body: bytes) -> Peeked:
+def parse_peek(body: bytes) -> PeekResponse:
     """
     Return the decoded response to /channel/peek.
 
@@ -333,13 +332,6 @@ def parse_peek(body: bytes) -> Peeked:
         return _peeked.decode(body)
     except (ValueError, RecursionError) as error:
         raise InvalidStatistics(f"the answer is not that of a gateway: {error}") from error
-
-
-def body_of(message: PeekedMessage) -> bytes:
-    """Return the body of *message*."""
-    if message.body_base64 is not None:
-        return base64.b64decode(message.body_base64)
-    return (message.body or "").encode()
 
 
 # Rows

@@ -28,7 +28,6 @@ from gateway.cli.cluster_stats import (
     NodesReport,
     NodeSum,
     Row,
-    body_of,
     channel_row,
     describe_loss,
     describe_subject,
@@ -75,6 +74,9 @@ _WATCH_COLUMNS = (
     *("topic", "channel", "depth", "in_flight", "deferred", "messages_per_s", "requeued_per_s"),
     *("timed_out_per_s", "consumers", "paused"),
 )
+_DRAINED = "drained"
+_DRAIN_INTERVAL_S = 2.0
+"""Seconds between two looks at an nsqd that drains."""
 _DONE = {
     "create": "created",
     "pause": "paused",
@@ -506,7 +508,7 @@ def peek(config: Path | None, topic: str, channel: str, **flags: Any) -> None:  
             raise
         raise InvalidRequest(error.token, f"{error.detail} (here: --take)") from error
     for message in found.messages:
-        line = msgspec.json.encode(message) if options["as_json"] else body_of(message)
+        line = msgspec.json.encode(message) if options["as_json"] else message.body_bytes
         sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
     if found.more:
@@ -599,11 +601,6 @@ def drain(config: Path | None, node: str, *, is_waiting: bool, **flags: Any) -> 
     if is_waiting:
         _run(wait())
         click.echo(f"drained {node}: it has no message left")
-
-
-_DRAINED = "drained"
-_DRAIN_INTERVAL_S = 2.0
-"""Seconds between two looks at an nsqd that drains."""
 
 
 async def _node(cluster: Cluster, node: str) -> NodeReport:

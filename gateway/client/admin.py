@@ -16,7 +16,6 @@ import msgspec
 
 from gateway.client.discovery import Discovery
 from gateway.client.lookupd import NODES
-from gateway.client.node_drains import DRAIN_TOPIC
 from gateway.client.node_report import describe_nodes
 from gateway.client.nsqd_answers import (
     NodeAnswer,
@@ -161,7 +160,6 @@ class Administration:
         describe = partial(
             describe_nodes,
             lookupds=lookupds,
-            drain_topic=DRAIN_TOPIC,
             is_shown=is_shown,
             own_user_agent=None if node is None else user_agent,
         )

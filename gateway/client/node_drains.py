@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from gateway.addresses import join_address, split_address
 from gateway.aio import spawn
 from gateway.client.discovery import Discovery, TopicWatch
+from gateway.client.node_report import DRAIN_TOPIC, is_drain_mark
 from gateway.client.nsqd_answers import (
     INFO,
     NodeRequest,
@@ -27,9 +28,6 @@ from gateway.errors import DrainRefused, GatewayError, InvalidRequest
 from gateway.telemetry import gauge, get_logger
 
 logger = get_logger()
-
-DRAIN_TOPIC = "gw.draining"
-"""The topic that marks an nsqd as draining, while it is paused there."""
 
 _NAMES = [("topic", DRAIN_TOPIC.encode())]
 _CREATE = NodeRequest(method="POST", path="/topic/create", query=_NAMES)
@@ -60,10 +58,7 @@ class DrainMarks:
         for answer in await self._nsqds.request_all(stats_request(DRAIN_TOPIC)):
             stats = parse_stats(answer)
             if stats is not None:
-                topics = stats.topics or ()
-                marks[answer.node] = any(
-                    topic.topic_name == DRAIN_TOPIC and topic.paused for topic in topics
-                )
+                marks[answer.node] = any(map(is_drain_mark, stats.topics or ()))
         return marks
 
     async def add(self, node: str) -> None:

@@ -16,7 +16,9 @@ from gateway.client.nsqd_answers import (
     NodeAnswer,
     NodeUnreachable,
     NsqdCounts,
+    NsqdTopicStats,
     ProducerClient,
+    TopicCounts,
     TopicWithChannels,
     describe_failure,
     is_ok,
@@ -24,15 +26,22 @@ from gateway.client.nsqd_answers import (
 )
 from gateway.errors import LookupFailed
 
+DRAIN_TOPIC = "gw.draining"
+"""The topic that marks an nsqd as draining, while it is paused there; see `node_drains`."""
+
 _STEP_TOPICS = 1_000
 """Topics summed in one step, which takes half a millisecond or less."""
+
+
+def is_drain_mark(topic: TopicCounts | NsqdTopicStats) -> bool:
+    """Return whether *topic* says that the nsqd drains: an unpaused one does not."""
+    return topic.topic_name == DRAIN_TOPIC and topic.paused
 
 
 def describe_nodes(
     stats: Sequence[NodeAnswer],
     lookupds: Sequence[NodeAnswer],
     *,
-    drain_topic: str,
     is_shown: Callable[[str], bool] | None = None,
     own_user_agent: str | None = None,
 ) -> Generator[None, None, bytes]:
@@ -40,9 +49,9 @@ def describe_nodes(
     Return the document in JSON; a generator, to run in steps.
 
     *stats* are the answers of the nsqds to /stats, *lookupds* those of the nsqlookupds to /nodes.
-    The paused topic *drain_topic* marks an nsqd that drains. Only topics for which *is_shown*
-    returns True count, but for the state. With *own_user_agent*, each nsqd has the member
-    ``producers``: the clients with another user agent that have published over TCP.
+    Only topics for which *is_shown* returns True count, but for the state. With *own_user_agent*,
+    each nsqd has the member ``producers``: the clients with another user agent that have published
+    over TCP.
     """
     nodes = []
     for answer in stats:
@@ -51,7 +60,7 @@ def describe_nodes(
             why = describe_failure(answer) if not is_ok(answer) else "its response is invalid"
             nodes.append({"node": answer.node, "state": "unreachable", "error": why})
             continue
-        node = yield from _node(answer.node, counts, drain_topic, is_shown)
+        node = yield from _node(answer.node, counts, is_shown)
         if own_user_agent is not None:
             others = (each for each in counts.producers if each.user_agent != own_user_agent)
             producers = [_producer(each, is_shown) for each in others]
@@ -65,7 +74,6 @@ def describe_nodes(
 def _node(
     address: str,
     counts: NsqdCounts,
-    drain_topic: str,
     is_shown: Callable[[str], bool] | None,
 ) -> Generator[None, None, dict[str, Any]]:
     shown: list[TopicWithChannels] = []
@@ -76,7 +84,7 @@ def _node(
             yield
         name = each.topic.topic_name
         waiting += _waiting(each)
-        is_draining = is_draining or (name == drain_topic and each.topic.paused)
+        is_draining = is_draining or is_drain_mark(each.topic)
         if is_shown is None or is_shown(name):
             shown.append(each)
     channels = [channel for each in shown for channel in each.channels]

@@ -9,13 +9,13 @@ attempts, and puts them at the end of the queue.
 from __future__ import annotations
 
 import asyncio
-import base64
+import dataclasses
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.aio import run_in_steps
 from gateway.client.connection import ConnectionOptions
@@ -35,6 +35,7 @@ from gateway.client.nsqd_answers import (
 )
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.errors import InvalidRequest, LimitReached, PartialFailure, PeekTakes
+from gateway.protocol.peek import PeekedMessage, PeekResponse, peeked_message
 
 MAX_MESSAGES = 100
 DEFAULT_MESSAGES = 10
@@ -46,49 +47,7 @@ _MAX_TAKES = 2
 """Peeks that may take messages at the same time."""
 
 
-class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that is shown, with the members of the answer."""
-
-    node: str
-    """HTTP address of its nsqd; TCP address if it was taken."""
-    state: str
-    """queued, in_flight or deferred."""
-    id: str
-    timestamp_ns: str
-    attempts: int
-    """Deliveries so far, including the one of the peek if it was taken."""
-    body: str | None = None
-    """The body if it is UTF-8; otherwise `body_base64` has it."""
-    body_base64: str | None = None
-
-
-class Peeked(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a peek."""
-
-    is_free: bool
-    """True if nothing has changed; False if the messages were taken and given back."""
-    more: bool
-    """True if the channel has messages that are not shown."""
-    messages: list[PeekedMessage]
-
-
-class _BrokerMessage(msgspec.Struct):
-    """A message in the answer of an embedded broker."""
-
-    state: str
-    id: str
-    timestamp_ns: str
-    attempts: int
-    body: str | None = None
-    body_base64: str | None = None
-
-
-class _BrokerAnswer(msgspec.Struct):
-    more: bool
-    messages: list[_BrokerMessage]
-
-
-_broker_answers = msgspec.json.Decoder(_BrokerAnswer)
+_responses = msgspec.json.Decoder(PeekResponse)
 
 
 class _Holder(NamedTuple):
@@ -114,7 +73,7 @@ class ChannelPeek:
         self._connection = connection
         self._takes = 0
 
-    async def peek(self, topic: str, channel: str, count: int, *, may_take: bool) -> Peeked:
+    async def peek(self, topic: str, channel: str, count: int, *, may_take: bool) -> PeekResponse:
         """
         Return up to *count* messages of *channel*, the oldest of each nsqd first.
 
@@ -167,7 +126,7 @@ class ChannelPeek:
 
     async def _look(
         self, topic: str, channel: str, count: int, holders: Sequence[_Holder]
-    ) -> Peeked | None:
+    ) -> PeekResponse | None:
         """Return what the nsqds show; None if any of them cannot."""
         query = [("topic", topic.encode()), ("channel", channel.encode()), ("max", b"%d" % count)]
         request = NodeRequest(method="GET", path="/channel/peek", query=query)
@@ -179,31 +138,20 @@ class ChannelPeek:
             if found is None:
                 return None
             more = more or found.more
-            messages += [
-                PeekedMessage(
-                    node=answer.node,
-                    state=each.state,
-                    id=each.id,
-                    timestamp_ns=each.timestamp_ns,
-                    attempts=each.attempts,
-                    body=each.body,
-                    body_base64=each.body_base64,
-                )
-                for each in found.messages
-            ]
+            messages += [replace(each, node=answer.node) for each in found.messages]
         shown = messages[:count]
-        return Peeked(is_free=True, more=more or len(messages) > count, messages=shown)
+        return PeekResponse(is_free=True, more=more or len(messages) > count, messages=shown)
 
     # By taking
 
     async def _take(
         self, topic: str, channel: str, count: int, holders: Sequence[_Holder]
-    ) -> Peeked:
+    ) -> PeekResponse:
         # Where nothing waits, or the channel is paused, nothing would be delivered.
         waiting = [holder for holder in holders if holder.counts.depth and not holder.is_paused]
         depth = sum(holder.counts.depth for holder in waiting)
         if not waiting:
-            return Peeked(is_free=False, more=False, messages=[])
+            return PeekResponse(is_free=False, more=False, messages=[])
         quotas = share_out(count, [holder.counts.depth for holder in waiting])
         asked = [(holder, quota) for holder, quota in zip(waiting, quotas, strict=True) if quota]
         addresses = await self._tcp_addresses([holder for holder, _ in asked])
@@ -212,16 +160,18 @@ class ChannelPeek:
             # Never finished: a message with many attempts is shown as well.
             delivery=DeliveryOptions(max_attempts=0),
         )
-        taken = await asyncio.gather(
-            *(
-                _take_from(
-                    Consumer(topic, channel, [address], replace(options, max_in_flight=quota))
-                )
-                for address, (_, quota) in zip(addresses, asked, strict=True)
-            )
-        )
-        messages = [_taken_message(delivery) for each in taken for delivery in each]
-        return Peeked(is_free=False, more=depth > len(messages), messages=messages)
+        consumers = [
+            Consumer(topic, channel, [address], dataclasses.replace(options, max_in_flight=quota))
+            for address, (_, quota) in zip(addresses, asked, strict=True)
+        ]
+        # An error of one waits for the others, which have messages to give back.
+        taken = await asyncio.gather(*map(_take_from, consumers), return_exceptions=True)
+        messages: list[PeekedMessage] = []
+        for (holder, _), deliveries in zip(asked, taken, strict=True):
+            if isinstance(deliveries, BaseException):
+                raise deliveries
+            messages += [_taken_message(holder.node, delivery) for delivery in deliveries]
+        return PeekResponse(is_free=False, more=depth > len(messages), messages=messages)
 
     async def _tcp_addresses(self, holders: Sequence[_Holder]) -> list[str]:
         addresses: list[str] = []
@@ -275,26 +225,21 @@ async def _collect(consumer: Consumer, taken: list[Delivery]) -> None:
             return
 
 
-def _decode(answer: NodeAnswer) -> _BrokerAnswer | None:
+def _decode(answer: NodeAnswer) -> PeekResponse | None:
     if not isinstance(answer, NodeResponse) or not is_ok(answer):
         return None
     try:
-        return _broker_answers.decode(answer.body)
+        return _responses.decode(answer.body)
     except (ValueError, RecursionError):
         return None
 
 
-def _taken_message(delivery: Delivery) -> PeekedMessage:
-    message = PeekedMessage(
-        node=delivery.nsqd,
-        state="queued",
-        id=delivery.id.decode("latin-1"),
-        timestamp_ns=str(delivery.timestamp_ns),
+def _taken_message(node: str, delivery: Delivery) -> PeekedMessage:
+    message = peeked_message(
+        id_=delivery.id,
+        timestamp_ns=delivery.timestamp_ns,
         attempts=delivery.attempts,
+        state="queued",
+        body=delivery.body,
     )
-    try:
-        return msgspec.structs.replace(message, body=delivery.body.decode())
-    except UnicodeDecodeError:
-        return msgspec.structs.replace(
-            message, body_base64=base64.b64encode(delivery.body).decode()
-        )
+    return replace(message, node=node)

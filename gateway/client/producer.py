@@ -322,16 +322,19 @@ class Producer:
             self._became_idle.set()
         if publishes:
             count_outcome(publishes, error)
-        watch = self._watch
-        if isinstance(error, NoBroker) and watch is not None and not watch.addresses:
-            # An nsqd that has registered since must not wait for the next interval.
-            watch.refresh()
+        if isinstance(error, NoBroker):
+            self._look_for_nsqds()
         for publish in publishes:
             try:
                 publish.done(error)
             except Exception:
                 # A failing callback must not keep the others of the batch from being called.
                 logger.exception("publish callback failed")
+
+    def _look_for_nsqds(self) -> None:
+        """Ask nsqlookupd now if no nsqd is known: one that registers must not wait for a poll."""
+        if self._watch is not None and not self._watch.addresses:
+            self._watch.refresh()
 
     def _sweep(self) -> None:
         self._sweep_timer = None

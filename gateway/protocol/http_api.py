@@ -331,9 +331,9 @@ def require_node(query: HttpQuery) -> str:
     return _required("node", query, "MISSING_ARG_NODE").decode(errors="replace")
 
 
-def parse_count(name: str, query: HttpQuery, *, default: int, limit: int) -> int:
+def parse_count(name: str, query: HttpQuery, unit: str, *, default: int, limit: int) -> int:
     """
-    Return the number *name*, 1 to *limit*; *default* if it is absent.
+    Return the number *name*, 1 to *limit*; *default* if it is absent. Errors name the *unit*.
 
     Raises:
         InvalidRequest: It is no such number (INVALID_REQUEST).
@@ -344,7 +344,8 @@ def parse_count(name: str, query: HttpQuery, *, default: int, limit: int) -> int
     # A few digits: int() of a long text takes long.
     if value.isdigit() and len(value) <= len(str(limit)) and 1 <= int(value) <= limit:
         return int(value)
-    raise InvalidRequest("INVALID_REQUEST", f"{name} is {_quoted(value)}; allowed: 1 to {limit}")
+    allowed = f"allowed: 1 to {limit} {unit}"
+    raise InvalidRequest("INVALID_REQUEST", f"{name} is {_quoted(value)}; {allowed}")
 
 
 def _required(name: str, query: HttpQuery, token: str) -> bytes:

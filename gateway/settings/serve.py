@@ -44,6 +44,14 @@ class PublishSettings(LimitSettings):
     """Settings of publishing: connections, buffers and rates."""
 
     nsqd_connections: int = number(4, "TCP connections to each nsqd for publishing.", (1, 64))
+    node_drain_poll_s: float = number(
+        5,
+        "Time between two requests to each nsqd that find out which of them drain (POST "
+        "/nodes/drain). A drain that another gateway or process has begun takes effect within this "
+        "time.",
+        (1, 3_600),
+        "s",
+    )
     publish_timeout_ms: int = number(
         5_000, "Time limit of a publish; then 504.", (1, 600_000), "ms"
     )
@@ -177,14 +185,6 @@ class TelemetrySettings(Settings):
         "Beyond it, topics are left out with all their channels, the last by name first.",
         (0, 100_000),
         "topics and channels",
-    )
-    node_drain_poll_s: float = number(
-        5,
-        "Time between two requests to each nsqd that find out which of them drain (POST "
-        "/nodes/drain). A drain that another gateway or process has begun takes effect within this "
-        "time.",
-        (1, 3_600),
-        "s",
     )
     tracing: bool = switch(
         "Export traces by OTLP over HTTP, configured by the OTEL_EXPORTER_OTLP_* variables. "

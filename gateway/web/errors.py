@@ -140,10 +140,10 @@ ERROR_RESPONSES: dict[type[Exception], ErrorResponse] = {
     NoNsqdHttpAddress: msgspec.structs.replace(NO_BROKER, detail=None),
     BrokerUnreachable: NO_BROKER,
     OutcomeUnknown: OUTCOME_UNKNOWN,
-    # Retryable: administrative operations are idempotent.
     NodeUnknown: ErrorResponse(404, "NODE_NOT_FOUND", CloseCode.BAD_REQUEST),
     PeekTakes: ErrorResponse(409, "PEEK_TAKES", CloseCode.BAD_REQUEST),
     DrainRefused: ErrorResponse(409, "DRAIN_REFUSED", CloseCode.BAD_REQUEST),
+    # Retryable: administrative operations are idempotent.
     PartialFailure: ErrorResponse(502, "PARTLY_DONE", CloseCode.INTERNAL, retryable=True),
     RequestTimeout: ErrorResponse(408, "REQUEST_TIMEOUT", CloseCode.BAD_REQUEST, retryable=True),
     HeadersTooLarge: ErrorResponse(431, "HEAD_TOO_BIG", CloseCode.BAD_REQUEST),

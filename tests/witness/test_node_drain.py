@@ -140,7 +140,7 @@ async def test_it_is_drained_only_once_nothing_is_left() -> None:
         await nsqd.post("/topic/create?topic=t")
         await nsqd.post("/channel/create?topic=t&channel=c")
         await nsqd.post("/pub?topic=t", content=b"waits")
-        assert (0, 0, 0) != await gateway.counts_become("t", "c", (1, 0, 0))
+        assert (1, 0, 0) == await gateway.counts_become("t", "c", (1, 0, 0))
         assert 200 == (await change(gateway, "drain", running.node)).status_code
         states = [await report(gateway, running.node)]
         async with gateway.subscribe("t", "c") as client:

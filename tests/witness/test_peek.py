@@ -69,7 +69,7 @@ async def test_nsqd_does_not_show_messages_for_free() -> None:
 
 async def test_what_is_taken_is_given_back_at_once() -> None:
     """So many as are shown, shared out over the nsqds; each has one attempt more."""
-    async with cluster(5, 1, 0) as (gateway, _):
+    async with cluster(5, 1, 0) as (gateway, nsqds):
         status, peeked = await peek(gateway, "POST", max=4)
         after = await counts(gateway)
         _, again = await peek(gateway, "POST", max=100)
@@ -78,6 +78,8 @@ async def test_what_is_taken_is_given_back_at_once() -> None:
     assert (False, True) == (peeked["is_free"], peeked["more"])
     assert ["0", "0", "1", "2"] == sorted(each["body"] for each in peeked["messages"])
     assert {1} == {each["attempts"] for each in peeked["messages"]}
+    nodes = {nsqd.http_address for nsqd in nsqds[:2]}
+    assert nodes == {each["node"] for each in peeked["messages"]}
     assert [(5, 0, 3, 0), (1, 0, 1, 0), (0, 0, 0, 0)] == sorted(after, reverse=True)
     assert [1, 1, 2, 2, 2, 2] == sorted(each["attempts"] for each in again["messages"])
     assert not again["more"]

@@ -18,7 +18,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.client.admin import Administration
-from gateway.client.node_drains import DRAIN_TOPIC, NodeDrains
+from gateway.client.node_drains import NodeDrains
+from gateway.client.node_report import DRAIN_TOPIC
 from gateway.client.nsqd_answers import NodeRequest
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.client.peek import DEFAULT_MESSAGES, MAX_MESSAGES, ChannelPeek
@@ -228,7 +229,9 @@ def _peek_route(parts: AdminContext, *, may_take: bool) -> _Handler:
     async def answer(raw_query: bytes, principal: Principal) -> Response:
         query = http_api.parse_query(raw_query)
         topic, channel = http_api.require_topic_and_channel(query)
-        count = http_api.parse_count("max", query, default=DEFAULT_MESSAGES, limit=MAX_MESSAGES)
+        count = http_api.parse_count(
+            "max", query, "messages", default=DEFAULT_MESSAGES, limit=MAX_MESSAGES
+        )
         # A body is what a consumer of the channel would get.
         principal.check_subscribe(topic, channel)
         peeked = await parts.peek.peek(topic, channel, count, may_take=may_take)

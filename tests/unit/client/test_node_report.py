@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.client.node_report import describe_nodes
+from gateway.client.node_report import DRAIN_TOPIC, describe_nodes
 from gateway.client.nsqd_answers import NodeAnswer, NodeResponse, NodeUnreachable
 from tests.support.brokers.stats_answers import channel_stats, topic_stats
 from tests.support.steps import run_steps
@@ -29,7 +29,7 @@ def described(stats: dict[str, Any], **options: Any) -> dict[str, Any]:  # noqa:
     """Return the node of one nsqd with *stats*."""
     document = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [], **stats}
     answer = NodeResponse(node="a:4151", status=200, body=json.dumps(document).encode())
-    body = run_steps(describe_nodes([answer], [], drain_topic="mark", **options))
+    body = run_steps(describe_nodes([answer], [], **options))
     (node,) = json.loads(body)["nodes"]
     return dict(node)
 
@@ -45,7 +45,7 @@ def described(stats: dict[str, Any], **options: Any) -> dict[str, Any]:  # noqa:
 )
 def test_a_message_anywhere_keeps_it_draining(counts: dict[str, int], state: str) -> None:
     topics = [
-        topic_stats("mark") | {"paused": True},
+        topic_stats(DRAIN_TOPIC) | {"paused": True},
         topic_stats("t", channel_stats("c", **counts)),
     ]
     assert state == described({"topics": topics})["state"]
@@ -54,7 +54,7 @@ def test_a_message_anywhere_keeps_it_draining(counts: dict[str, int], state: str
 def test_who_sees_one_topic_sees_only_its_numbers_and_producers() -> None:
     """The state is of all topics: what is left matters, whoever asks."""
     topics = [
-        topic_stats("mark") | {"paused": True},
+        topic_stats(DRAIN_TOPIC) | {"paused": True},
         topic_stats("mine", channel_stats("c", depth=2)),
         topic_stats("theirs", channel_stats("c", depth=3)),
     ]
@@ -78,7 +78,7 @@ def test_an_answer_that_is_no_statistics_is_unreachable_with_a_reason() -> None:
         NodeResponse(node="b:4151", status=502, body=b""),
         NodeUnreachable(node="c:4151", reason="no complete answer within 5 s"),
     ]
-    body = run_steps(describe_nodes(answers, [], drain_topic="mark"))
+    body = run_steps(describe_nodes(answers, []))
 
     assert [
         ("unreachable", "its response is invalid"),
@@ -92,7 +92,7 @@ def test_an_nsqlookupd_that_answers_nonsense_has_an_error() -> None:
         NodeResponse(node="l:4161", status=200, body=b"[]"),
         NodeUnreachable(node="m:4161", reason="Connection refused"),
     ]
-    lookupds = json.loads(run_steps(describe_nodes([], answers, drain_topic="mark")))["lookupds"]
+    lookupds = json.loads(run_steps(describe_nodes([], answers)))["lookupds"]
 
     assert ["l:4161", "m:4161"] == [each["lookupd"] for each in lookupds]
     assert "cannot be read" in lookupds[0]["error"]

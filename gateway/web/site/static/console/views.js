@@ -67,7 +67,9 @@ export class Views {
 
   /** Shows the messages, for example because one is looked for. */
   openMessages() {
-    if (this.#view.name !== "messages") location.hash = "#/messages";
+    if (this.#view.name === "messages") return;
+    location.hash = "#/messages";
+    // Now, and not with the event: the caller goes on with what the view shows.
     this.#change();
   }
 
