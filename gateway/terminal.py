@@ -15,6 +15,17 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def printable(text: str) -> str:
+    """
+    Return *text* with ``�`` for each character that would control a terminal; lines stay.
+
+    What other programs have named or said may be meant to deceive.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+
+
 def format_bytes(size_bytes: float) -> str:
     """Return a size as ``512 B``, ``1.5 KiB``, ``2.0 MiB`` or ``3.2 GiB``."""
     for unit in ("B", "KiB", "MiB"):

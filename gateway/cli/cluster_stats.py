@@ -15,7 +15,7 @@ import msgspec
 from gateway.client.nsqd_answers import ChannelCounts, TopicCounts
 from gateway.errors import GatewayError
 from gateway.protocol.peek import PeekResponse
-from gateway.terminal import pluralize
+from gateway.terminal import pluralize, printable
 
 Row: TypeAlias = Mapping[str, Any]
 """A line of a table, or an object of --json: values by the name of the column."""
@@ -447,7 +447,10 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.1f}".replace(",", " ")
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ")
+    # Names, versions and errors of other programs; a row is one line.
+    return printable(str(value)).replace("\n", " ")
 
 
 def _within(sizes: Sequence[int], is_text: Sequence[bool], width: int) -> list[int]:

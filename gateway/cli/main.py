@@ -36,6 +36,7 @@ from gateway.settings.fields import Settings
 from gateway.settings.loader import load
 from gateway.settings.serve import ServeSettings
 from gateway.telemetry import configure_logging, get_logger, log_uncaught
+from gateway.terminal import printable
 
 logger = get_logger()
 
@@ -486,5 +487,5 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         commands(arguments, prog_name="nsq-gateway")
     except GatewayError as error:
-        click.echo(f"nsq-gateway: {error}", err=True)
+        click.echo(f"nsq-gateway: {printable(str(error))}", err=True)
         sys.exit(_status_of(error))

@@ -54,7 +54,7 @@ from gateway.errors import GatewayError, InvalidRequest, NoBroker, SettingRefuse
 from gateway.settings.commands import OperateSettings
 from gateway.settings.loader import load
 from gateway.telemetry import configure_logging
-from gateway.terminal import TerminalLine
+from gateway.terminal import TerminalLine, printable
 
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ def _exit_if_lost(nodes: Sequence[NodeSum | NodeReport]) -> None:
     lost = [node for node in nodes if node.error is not None]
     for node in lost:
         text = f"nsqd {node.node} did not answer: {node.error}; its numbers are missing"
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
     if lost:
         sys.exit(FAILED)
 
@@ -263,7 +263,7 @@ def nodes(config: Path | None, *, pattern: str, as_json: bool, **flags: Any) -> 
     rows = [node_row(node) for node in report.nodes]
     _show(rows, _NODE_COLUMNS, pattern, "no nsqds", as_json=as_json)
     for problem in (problem for each in report.lookupds for problem in each.problems):
-        click.echo(problem, err=True)
+        click.echo(printable(problem), err=True)
     _exit_if_lost(report.nodes)
     if any(each.error for each in report.lookupds):
         sys.exit(FAILED)
@@ -314,7 +314,9 @@ def stats(config: Path | None, **flags: Any) -> None:  # noqa: ANN401 - one for 
                     # A restart of the gateway must not end a watch; the first reading must succeed.
                     if not report.has_shown:
                         raise
-                    click.echo(f"{error}; trying again in {interval_s:g} s", err=True)
+                    click.echo(
+                        f"{printable(str(error))}; trying again in {interval_s:g} s", err=True
+                    )
                 await asyncio.sleep(began_at + interval_s - loop.time())
 
     if is_watching:
@@ -597,7 +599,7 @@ def drain(config: Path | None, node: str, *, is_waiting: bool, **flags: Any) -> 
     found = _run(begin())
     click.echo(f"draining {node}: {_waiting(found)}")
     for producer in found.producers:
-        click.echo(f"publishes there directly: {producer.text}", err=True)
+        click.echo(f"publishes there directly: {printable(producer.text)}", err=True)
     if is_waiting:
         _run(wait())
         click.echo(f"drained {node}: it has no message left")

@@ -21,6 +21,7 @@ from gateway.client.nsqd_answers import (
     NodeAnswer,
     NodeRequest,
     NodeResponse,
+    check_density,
     is_ok,
     raise_for_results,
     stats_request,
@@ -76,6 +77,7 @@ def _requires_auth(answer: NodeAnswer) -> bool:
     if not isinstance(answer, NodeResponse) or not is_ok(answer):
         return False
     try:
+        check_density(answer.body)
         return bool(msgspec.json.decode(answer.body))
     except (ValueError, RecursionError):
         # Unknown: require AUTH rather than let administration bypass it.

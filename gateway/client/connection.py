@@ -118,6 +118,8 @@ def _set_reply(future: asyncio.Future[Reply], reply: Reply) -> None:
 
 
 _NO_ANSWER = IdentifyResponse()
+_SHOWN_ERROR = 200
+"""Characters of an error's description in a log event."""
 _LATE_MESSAGES_S = 0.05
 """
 Seconds to wait for messages after CLOSE_WAIT.
@@ -332,7 +334,8 @@ class BrokerConnection(asyncio.Protocol):
             case ErrorFrame(is_fatal=False) if self._protocol.state is not State.INIT:
                 self._listener.on_ack_refused(self, event)
             case ErrorFrame():
-                self._fail(f"refused a command: {event.code} {event.description}".rstrip(), event)
+                text = f"{event.code} {event.description[:_SHOWN_ERROR]}".rstrip()
+                self._fail(f"refused a command: {text}", event)
             case ViolationReceived(error):
                 self._fail(f"does not speak NSQ V2: {error}")
 

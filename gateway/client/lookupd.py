@@ -24,7 +24,13 @@ from gateway.client.http import (
     read_body,
     unreachable_on_failure,
 )
-from gateway.client.nsqd_answers import NodeAnswer, NodeRequest, NodeResponse, NodeUnreachable
+from gateway.client.nsqd_answers import (
+    NodeAnswer,
+    NodeRequest,
+    NodeResponse,
+    NodeUnreachable,
+    check_density,
+)
 from gateway.credentials import Secret, bearer_headers
 from gateway.errors import BrokerUnreachable, LookupFailed, SettingsError
 from gateway.telemetry import fast_counter, gauge, get_logger
@@ -57,6 +63,10 @@ class LookupFailure(StrEnum):
     """The answer was larger than the limit."""
     MALFORMED = "malformed"
     """The answer was not a document of nsqlookupd."""
+
+
+_VALUE_BYTES = 4
+"""Average size of a value in an answer at least: topics may have names of one letter."""
 
 
 class RegisteredNsqd(msgspec.Struct):
@@ -148,6 +158,7 @@ def _is_unknown_topic(status: int, body: bytes) -> bool:
         return False
     # An empty answer removes all nsqds of the topic, which a proxy's 404 must not do.
     try:
+        check_density(body, _VALUE_BYTES)
         answer = _answers.decode(body)
     except (ValueError, RecursionError):
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -135,6 +135,27 @@ T = TypeVar("T")
 INFO = NodeRequest(method="GET", path="/info")
 
 
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A count as nsqd has it, 64 bits; a damaged disk queue may report a negative depth."""
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=64)]
+"""The name of a topic or a channel."""
+
+_FREE_VALUES = 10_000
+_VALUE_BYTES = 8
+"""Average size of a value in an answer at least; in nsqd's it is above 12."""
+
+
+def check_density(body: bytes, value_bytes: int = _VALUE_BYTES) -> None:
+    """
+    Check that *body*, which is JSON, does not consist of tiny values; raises ValueError.
+
+    32 MB of ``0,`` would become a gigabyte of objects in one step.
+    """
+    values = body.count(b",")
+    if values > _FREE_VALUES + len(body) // value_bytes:
+        raise ValueError(f"it has {values} values in {len(body)} bytes, which nsqd never sends")
+
+
 class NsqdInfo(msgspec.Struct, frozen=True):
     """The fields of /info that the gateway uses."""
 
@@ -161,25 +182,25 @@ class NsqdTopicStats(msgspec.Struct, frozen=True):
 class ChannelCounts(msgspec.Struct, gc=False, kw_only=True):
     """The counts of one channel in /stats: messages, but for *client_count*."""
 
-    channel_name: str
-    depth: int
-    backend_depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    requeue_count: int
-    timeout_count: int
-    client_count: int = 0
+    channel_name: Name
+    depth: Count
+    backend_depth: Count
+    in_flight_count: Count
+    deferred_count: Count
+    message_count: Count
+    requeue_count: Count
+    timeout_count: Count
+    client_count: Count = 0
     paused: bool = False
 
 
 class TopicCounts(msgspec.Struct, gc=False, kw_only=True):
     """The counts of one topic in /stats, in messages, without its channels."""
 
-    topic_name: str
-    depth: int
-    backend_depth: int
-    message_count: int
+    topic_name: Name
+    depth: Count
+    backend_depth: Count
+    message_count: Count
     paused: bool = False
 
 
@@ -193,7 +214,7 @@ class ProducerCount(msgspec.Struct):
     """How many messages a client has published to one topic."""
 
     topic: str
-    count: int
+    count: Count
 
 
 class ProducerClient(msgspec.Struct, kw_only=True):
@@ -356,6 +377,7 @@ def _decode(decoder: msgspec.json.Decoder[T], answer: NodeAnswer) -> T | None:
     if not isinstance(answer, NodeResponse) or not is_ok(answer):
         return None
     try:
+        check_density(answer.body)
         return decoder.decode(answer.body)
     except (ValueError, RecursionError):  # RecursionError: too deeply nested
         return None

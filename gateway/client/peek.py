@@ -34,10 +34,16 @@ from gateway.client.nsqd_answers import (
     stats_request,
 )
 from gateway.client.nsqd_http import NsqdHttp
-from gateway.errors import InvalidRequest, LimitReached, PartialFailure, PeekTakes
+from gateway.errors import (
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    PartialFailure,
+    PeekTakes,
+)
 from gateway.protocol.peek import PeekedMessage, PeekResponse, peeked_message
 
-MAX_MESSAGES = 100
+MAX_MESSAGES = 1_000
 DEFAULT_MESSAGES = 10
 MAX_BYTES = 4 * 1_048_576
 """Bytes of bodies taken from one nsqd after which no more is taken."""
@@ -103,7 +109,7 @@ class ChannelPeek:
     async def _holders(self, topic: str, channel: str) -> list[_Holder]:
         """Return the nsqds that have the channel: a subscription would create it elsewhere."""
         answers = await self._nsqds.request_all(stats_request(topic))
-        holders = []
+        holders: list[_Holder] = []
         has_topic = False
         for answer in answers:
             counts = await run_in_steps(parse_counts(answer))
@@ -112,11 +118,11 @@ class ChannelPeek:
                 raise PartialFailure([f"nsqd {answer.node}: its statistics are invalid"])
             for found in counts.topics:
                 has_topic = True
-                holders += [
-                    _Holder(answer.node, each, found.topic.paused or each.paused)
-                    for each in found.channels
-                    if each.channel_name == channel
-                ]
+                here = [each for each in found.channels if each.channel_name == channel]
+                # Once, whatever the answer repeats: each holder is asked.
+                if here and (not holders or holders[-1].node != answer.node):
+                    is_paused = found.topic.paused or here[0].paused
+                    holders.append(_Holder(answer.node, here[0], is_paused))
         if not holders:
             token = "CHANNEL_NOT_FOUND" if has_topic else "TOPIC_NOT_FOUND"
             raise InvalidRequest(token, f"no nsqd has the channel {channel} of topic {topic}")
@@ -148,7 +154,7 @@ class ChannelPeek:
         self, topic: str, channel: str, count: int, holders: Sequence[_Holder]
     ) -> PeekResponse:
         # Where nothing waits, or the channel is paused, nothing would be delivered.
-        waiting = [holder for holder in holders if holder.counts.depth and not holder.is_paused]
+        waiting = [holder for holder in holders if holder.counts.depth > 0 and not holder.is_paused]
         depth = sum(holder.counts.depth for holder in waiting)
         if not waiting:
             return PeekResponse(is_free=False, more=False, messages=[])
@@ -167,10 +173,16 @@ class ChannelPeek:
         # An error of one waits for the others, which have messages to give back.
         taken = await asyncio.gather(*map(_take_from, consumers), return_exceptions=True)
         messages: list[PeekedMessage] = []
+        failures: list[str] = []
         for (holder, _), deliveries in zip(asked, taken, strict=True):
+            if isinstance(deliveries, GatewayError):
+                failures.append(f"nsqd {holder.node}: {deliveries}")
+                continue
             if isinstance(deliveries, BaseException):
                 raise deliveries
             messages += [_taken_message(holder.node, delivery) for delivery in deliveries]
+        if failures:
+            raise PartialFailure(failures)
         return PeekResponse(is_free=False, more=depth > len(messages), messages=messages)
 
     async def _tcp_addresses(self, holders: Sequence[_Holder]) -> list[str]:
@@ -189,7 +201,7 @@ class ChannelPeek:
 def share_out(count: int, depths: Sequence[int]) -> list[int]:
     """PURE. Return how many of *count* messages to take from each nsqd, at most its depth."""
     quotas = [0] * len(depths)
-    left = min(count, sum(depths))
+    left = min(count, sum(max(0, depth) for depth in depths))
     while left:
         for number, depth in enumerate(depths):
             if left and quotas[number] < depth:

@@ -36,6 +36,8 @@ _MIN_EQUAL_FRAMES = 4
 """Number of consecutive frames of equal size after which `iter_unpack` reads further ones."""
 _MAX_FRAME_BYTES = 2**28
 """Largest accepted frame size; a peer that announces a larger frame does not speak V2."""
+_MAX_ERROR_BYTES = 65_536
+"""Largest accepted error frame; nsqd quotes at most a line of a command."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -205,6 +207,7 @@ def check_frame_head(size: int, kind: int) -> None:
     if kind not in (FRAME_RESPONSE, FRAME_ERROR, FRAME_MESSAGE):
         raise RemoteProtocolError("E_INVALID", f"unknown frame type {kind}; allowed: 0, 1, 2")
     min_bytes = _MIN_MESSAGE_SIZE if kind == FRAME_MESSAGE else 4
-    if not min_bytes <= size <= _MAX_FRAME_BYTES:
-        allowed = f"{min_bytes} to {_MAX_FRAME_BYTES} bytes"
+    max_bytes = _MAX_ERROR_BYTES if kind == FRAME_ERROR else _MAX_FRAME_BYTES
+    if not min_bytes <= size <= max_bytes:
+        allowed = f"{min_bytes} to {max_bytes} bytes"
         raise RemoteProtocolError("E_INVALID", f"frame of {size} bytes, allowed: {allowed}")

@@ -23,6 +23,11 @@ class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The body if it is UTF-8; otherwise `body_base64` has it."""
     body_base64: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if `body_base64` is none; msgspec adds where it was."""
+        if self.body_base64 is not None:
+            base64.b64decode(self.body_base64, validate=True)
+
     @property
     def body_bytes(self) -> bytes:
         """The body as it was published."""

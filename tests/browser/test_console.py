@@ -170,7 +170,7 @@ async def test_a_row_that_timed_out_has_no_buttons(
     await console.counted("in-flight", "1")
     await console.page.clock.fast_forward(61_000)
 
-    await expect(console.row("slow").last).to_contain_text("lost it timed out")
+    await expect(console.row("slow").last).to_contain_text("timed out: NSQ delivers it again")
     await console.counted("lost", "1")
     has_answers = await console.row("slow").last.locator("[data-answer]").first.is_visible()
     again = console.row("slow").filter(has=console.page.get_by_text("2", exact=True))
@@ -194,7 +194,7 @@ async def test_an_answer_that_is_not_confirmed_is_no_answer(
     await gateway.publish(topic, b"held")
     await expect(console.rows).to_have_count(1)
     await visitor.context.set_offline(offline=True)
-    await expect(console.row("held")).to_contain_text("lost the connection ended")
+    await expect(console.row("held")).to_contain_text("connection ended: NSQ delivers it again")
     await visitor.context.set_offline(offline=False)
     await expect(console.state).to_have_text("connected")
 

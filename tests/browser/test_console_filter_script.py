@@ -31,7 +31,9 @@ def message(body: str, *, attempts: int = 1, age_ms: int = 0, id_: str = "0d3a")
 
 
 MESSAGES = {
-    "order": message('{"order": 1, "customer": {"city": "Lisbon"}, "tags": ["a"]}'),
+    "order": message(
+        '{"order": 1, "customer": {"city": "Lisbon", "name": "Ada Lovelace"}, "tags": ["a"]}'
+    ),
     "again": message("plain text of Ada", attempts=3),
     "old": message("", age_ms=600_000, id_="ffff"),
     "broken": message('{"order": 1'),
@@ -43,7 +45,7 @@ MESSAGES = {
     [
         ("", {"order", "again", "old", "broken"}),
         ("  ", {"order", "again", "old", "broken"}),
-        ("ada", {"again"}),
+        ("ada", {"order", "again"}),
         ("plain Ada", {"again"}),
         ("plain order", set()),
         ("ffff", {"old"}),
@@ -60,6 +62,16 @@ MESSAGES = {
         ('.tags=["a"]', {"order"}),
         (".tags.0=a", {"order"}),
         (".toString=x", set()),
+        ("'plain text'", {"again"}),
+        ('"text plain"', set()),
+        ('.customer.name="ada lovelace"', {"order"}),
+        (".customer.name='Ada Lovelace'", {"order"}),
+        (".customer.name=Ada Lovelace", set()),
+        (".order>0", {"order"}),
+        (".order>=1", {"order"}),
+        (".order<1", set()),
+        (".customer.city>1", set()),
+        ('"', {"order", "broken"}),
         ("attempts>x", set()),
     ],
 )

@@ -61,6 +61,8 @@ def judged(*readings: tuple[int, dict[str, Any]]) -> list[list[Any]]:
         ({"depth": 5}, {"depth": 14}, ""),
         ({"depth": 5}, {"depth": 15}, "grows by 10 a minute"),
         ({"depth": 15}, {"depth": 5}, ""),
+        ({"depth": 1_513}, {"depth": 1_500}, "shrinks slowly: empty in 1 h 55 min"),
+        ({"depth": 2_000}, {"depth": 1_500}, ""),
         ({"timeout_count": 1}, {"timeout_count": 3}, "2 timeouts a minute"),
         ({"timeout_count": 9}, {"timeout_count": 0}, ""),
     ],
@@ -72,6 +74,8 @@ def judged(*readings: tuple[int, dict[str, Any]]) -> list[list[Any]]:
         "no trend yet",
         "it grows",
         "it shrinks",
+        "it shrinks slowly",
+        "it shrinks fast",
         "messages time out",
         "nsqd was restarted",
     ],
@@ -105,6 +109,15 @@ def test_what_is_bad_comes_first_then_what_waits_most() -> None:
     found = judged((0, stats(*channels)))
 
     assert ["more-left", "left", "paused", "fine", "a", "b"] == [each[1] for each in found]
+
+
+def test_the_mark_of_a_drain_is_no_topic() -> None:
+    """The page of nodes shows it; a topic of that name that is in use is one."""
+    mark = {"topic_name": "gw.draining", "node": "n", "paused": True, "channels": []}
+    used = {**mark, "paused": False, "depth": 1}
+
+    assert [] == judged((0, {"topics": [mark]}))
+    assert [["gw.draining", "", None, "no channels"]] == judged((0, {"topics": [mark, used]}))
 
 
 def test_a_topic_without_channels_has_trouble_if_something_waits() -> None:

@@ -38,7 +38,8 @@ async def test_what_matches_is_finished_together(
     await expect(page.locator("#finish-all")).to_have_text("FIN all 3")
     await page.click("#finish-all")
     await expect(page.locator("#finish-all-what")).to_have_text(
-        "3 messages will be finished: no consumer gets them again."
+        f"3 messages of {topic} / c that match “.city=Lisbon” will be finished: "
+        "no consumer gets them again."
     )
     await page.click("#finish-all-go")
     await expect(page.locator("#selection-result")).to_have_text("3 messages finished.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.terminal import format_bytes, format_duration, pluralize
+from gateway.terminal import format_bytes, format_duration, pluralize, printable
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,19 @@ def test_a_duration_is_told_as_a_clock_does(seconds: float, words: str) -> None:
 
 def test_one_is_told_from_many() -> None:
     assert ("1 line", "2 lines", "0 lines") == tuple(pluralize(n, "line") for n in (1, 2, 0))
+
+
+@pytest.mark.parametrize(
+    "text,shown",
+    [
+        ("orders", "orders"),
+        ("größe 日本", "größe 日本"),
+        ("a\nb", "a\nb"),
+        ("\x1b]0;pwned\x07", "�]0;pwned�"),
+        ("\x9b2J", "�2J"),
+        ("a\rb\x00", "a�b�"),
+        ("x\u202ey", "x�y"),
+    ],
+)
+def test_a_text_of_another_program_does_not_control_the_terminal(text: str, shown: str) -> None:
+    assert shown == printable(text)

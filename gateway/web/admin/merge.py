@@ -20,7 +20,15 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from gateway.client.nsqd_answers import NodeAnswer, NodeResponse, describe_failure, is_ok
+from gateway.client.nsqd_answers import (
+    Count,
+    Name,
+    NodeAnswer,
+    NodeResponse,
+    check_density,
+    describe_failure,
+    is_ok,
+)
 from gateway.errors import PartialFailure
 
 T = TypeVar("T")
@@ -67,14 +75,38 @@ class _Info(msgspec.Struct):
     max_deflate_level: int | None = None
 
 
+class _CheckedChannel(msgspec.Struct, gc=False):
+    """The members of a channel that others calculate with; versions of nsqd may lack some."""
+
+    channel_name: Name = ""
+    depth: Count = 0
+    backend_depth: Count = 0
+    in_flight_count: Count = 0
+    deferred_count: Count = 0
+    message_count: Count = 0
+    requeue_count: Count = 0
+    timeout_count: Count = 0
+    client_count: Count = 0
+
+
+class _CheckedTopic(msgspec.Struct, gc=False):
+    """The members of a topic that others calculate with."""
+
+    topic_name: Name = ""
+    depth: Count = 0
+    backend_depth: Count = 0
+    message_count: Count = 0
+    channels: list[_CheckedChannel] | None = None
+
+
 _fields = msgspec.json.Decoder(_Fields)
+_topics = msgspec.json.Decoder(_CheckedTopic)
 _PLACEHOLDER = msgspec.Raw(b"[\0]")
 """
 Stands for a list until `_filled` puts the list in its place.
 
 The NUL marks the place: it occurs nowhere else, since JSON encodes NUL in strings as ``\\u0000``.
 """
-_names = msgspec.json.Decoder(str)
 _stats = msgspec.json.Decoder(_NsqdStats)
 
 
@@ -229,6 +261,7 @@ def _read_stats(
             continue
         yield
         try:
+            check_density(answer.body)
             answer.body.decode()  # raises ValueError: undecoded members must be UTF-8, too
             read = _stats.decode(answer.body)
             yield
@@ -252,7 +285,7 @@ def _read_stats(
 
 
 def _entries(
-    node: str, raws: list[msgspec.Raw] | None, name_of: Callable[[_Fields], str]
+    node: str, raws: list[msgspec.Raw] | None, name_of: Callable[[msgspec.Raw], str]
 ) -> Generator[None, None, list[_Entry] | None]:
     """Decode *raws*, emptying the list, and add the member ``node``; raises ValueError."""
     if raws is None:
@@ -261,7 +294,7 @@ def _entries(
     left_bytes = _STEP_BYTES
     for raw in _consume(raws):
         fields: dict[str, Any] = _fields.decode(raw)
-        name = name_of(fields)
+        name = name_of(raw)
         fields["node"] = node
         text = msgspec.json.encode(fields)
         entries.append(_Entry(name, node, text))
@@ -347,12 +380,12 @@ def _require_one(answers: Sequence[NodeAnswer], errors: Mapping[str, str]) -> No
         raise PartialFailure([f"nsqd {node}: {error}" for node, error in errors.items()])
 
 
-def _name_of(topic: Mapping[str, Any]) -> str:
-    name = topic.get("topic_name")
-    return "" if name is None else _names.decode(name)
+def _name_of(topic: msgspec.Raw) -> str:
+    """Return the name of *topic*; raises ValueError if a name or a count in it is invalid."""
+    return _topics.decode(topic).topic_name
 
 
-def _no_name(_producer: Mapping[str, Any]) -> str:
+def _no_name(_producer: msgspec.Raw) -> str:
     return ""
 
 

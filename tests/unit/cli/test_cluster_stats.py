@@ -264,3 +264,11 @@ def test_a_pattern_may_match_any_name_of_a_row() -> None:
     rows = [{"topic": "a", "channel": "b"}, {"topic": "c", "channel": "a"}, {"topic": "d"}]
 
     assert rows[:2] == matching(rows, "a".__eq__)
+
+
+def test_a_row_of_a_hostile_name_is_one_line_without_control_characters() -> None:
+    stats = parsed(topic_stats("\x1b[2J\nt", channel_stats("c\r\x07")))
+    lines = table([channel_row(each) for each in stats.channels], ["topic", "channel"])
+
+    assert all(line.isprintable() for line in lines)
+    assert 2 == len(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gateway.client.nsqd_answers import (
@@ -9,6 +11,7 @@ from gateway.client.nsqd_answers import (
     NodeResponse,
     NodeUnreachable,
     NsqdInfo,
+    parse_counts,
     parse_info,
     parse_pauses,
     parse_stats,
@@ -99,3 +102,62 @@ def test_a_topic_that_cannot_be_read_makes_the_answer_none() -> None:
     answer = said(b'{"start_time":7,"topics":[{"topic_name":"t"},{"topic_name":5}]}')
 
     assert (None, None) == (parse_stats(answer), pauses(answer))
+
+
+CHANNEL = {
+    "channel_name": "c",
+    "depth": 1,
+    "backend_depth": 0,
+    "in_flight_count": 0,
+    "deferred_count": 0,
+    "message_count": 1,
+    "requeue_count": 0,
+    "timeout_count": 0,
+}
+TOPIC = {
+    "topic_name": "t",
+    "depth": 0,
+    "backend_depth": 0,
+    "message_count": 1,
+    "channels": [CHANNEL],
+}
+
+
+def counted(**members: object) -> object:
+    topic = {**TOPIC, **members}
+    body = json.dumps({"version": "1.3.0", "start_time": 7, "topics": [topic]}).encode()
+    return run_steps(parse_counts(said(body)))
+
+
+@pytest.mark.parametrize("depth", [0, -10, 2**63 - 1, -(2**63)])
+def test_a_depth_has_the_64_bits_of_nsqd(depth: int) -> None:
+    """It is negative where the files of a disk queue are damaged."""
+    assert counted(depth=depth) is not None
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"depth": 2**63},
+        {"depth": 10**4_000},
+        {"depth": "x"},
+        {"depth": None},
+        {"depth": 1.5},
+        {"topic_name": "t" * 65},
+        {"channels": [{**CHANNEL, "channel_name": "c" * 65}]},
+        {"channels": [{**CHANNEL, "in_flight_count": -(2**63) - 1}]},
+    ],
+)
+def test_counts_that_nsqd_cannot_send_are_not_taken(members: dict[str, object]) -> None:
+    """What calculates with them and prints them relies on that."""
+    assert counted(**members) is None
+
+
+@pytest.mark.parametrize("value", [b"0", b"{}", b"[]", b'""'])
+def test_an_answer_of_tiny_values_is_not_decoded(value: bytes) -> None:
+    """32 MB of them would be a gigabyte of objects; a large answer of nsqd is not refused."""
+    tiny = b'{"start_time":7,"topics":[' + value + (b"," + value) * 100_000 + b"]}"
+    topics = [{"topic_name": str(number), "channels": [CHANNEL]} for number in range(5_000)]
+
+    assert parse_stats(said(tiny)) is None
+    assert parse_stats(said(json.dumps({"start_time": 7, "topics": topics}).encode())) is not None

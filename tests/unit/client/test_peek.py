@@ -18,6 +18,9 @@ from gateway.client.peek import share_out
         (100, [1, 0, 2], [1, 0, 2]),
         (3, [5, 5, 5, 5], [1, 1, 1, 0]),
         (7, [], []),
+        # nsqd reports a negative depth while the files of its disk queue are damaged.
+        (10, [5, -10], [5, 0]),
+        (10, [-10], [0]),
     ],
 )
 def test_no_more_is_taken_than_is_shown(count: int, depths: list[int], expected: list[int]) -> None:

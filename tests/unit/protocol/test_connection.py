@@ -438,9 +438,10 @@ def test_nothing_is_read_after_eof() -> None:
         (b"\x00\x00\x00\x06\xff\xff\xff\xffOK", "unknown frame type 4294967295; allowed: 0, 1, 2"),
         (b"HTTP/1.1 400 Bad", "unknown frame type 791752241; allowed: 0, 1, 2"),
         (bytes(8), "frame of 0 bytes, allowed: 4 to 268435456 bytes"),
+        (b"\x00\x01\x00\x01\x00\x00\x00\x01", "frame of 65537 bytes, allowed: 4 to 65536 bytes"),
         (b"\x00\x00\x00\x03" + bytes(4), "frame of 3 bytes, allowed: 4 to 268435456 bytes"),
         (
-            b"\x10\x00\x00\x01\x00\x00\x00\x01",
+            b"\x10\x00\x00\x01\x00\x00\x00\x00",
             "frame of 268435457 bytes, allowed: 4 to 268435456 bytes",
         ),
         (

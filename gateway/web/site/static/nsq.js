@@ -392,8 +392,10 @@ export class Subscription extends EventTarget {
       while ((message = await this.#queue.next())) yield message;
     } finally {
       this.#queue.end();
+      // CLS goes before the REQs: nsqd would deliver them here again.
+      const closed = this.close();
       for (const left of [message, ...this.#queue.takeAll()]) left?.requeue();
-      await this.close().catch(() => {});
+      await closed.catch(() => {});
     }
   }
 

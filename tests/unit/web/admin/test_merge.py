@@ -160,6 +160,10 @@ def test_null_means_that_nobody_has_any(
         b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"topic_name":5}]}',
         b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"topic_name":"\xff"}]}',
         b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"other":"\xff"}]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"depth":"x"}]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"depth":' + b"9" * 99 + b"}]}",
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[{"channels":[{"depth":[]}]}]}',
+        b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[' + b"{}," * 99_999 + b"{}]}",
         b'{"version":"' + b"9" * 5_000 + b'","health":"OK","start_time":1,"topics":[]}',
     ],
 )

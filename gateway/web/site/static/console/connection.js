@@ -114,8 +114,31 @@ export class Connection {
   stop() {
     if (!this.isActive) return;
     const nowMs = Date.now();
-    for (const delivery of this.#known.values()) this.requeue(delivery, 0, nowMs);
+    // CLS goes before the REQs: nsqd would deliver them here again.
     this.#subscription?.close().catch(() => {}); // reported by the state
+    for (const delivery of this.#known.values()) this.requeue(delivery, 0, nowMs);
+  }
+
+  /**
+   * Ends the deliveries in flight, because nsqd has dropped their messages.
+   *
+   * @param {string} topic
+   * @param {string} channel The emptied channel.
+   */
+  onEmptied(topic, channel) {
+    if (!this.isActive || topic !== this.params?.topic || channel !== this.params.channel) return;
+    for (const delivery of this.#known.values()) if (delivery.drop("the channel was emptied")) this.counters.lost += 1;
+  }
+
+  /**
+   * @param {SubscribeParams} params
+   * @returns {boolean} True if the open subscription has all of these.
+   */
+  has({ topic, channel, ack, maxInFlight, secret }) {
+    const now = this.params;
+    if (now === null || !this.isOpen || topic !== now.topic || channel !== now.channel || ack !== now.ack) return false;
+    // A function asks for a secret each time.
+    return maxInFlight === now.maxInFlight && (typeof now.secret !== "string" || secret === now.secret);
   }
 
   /** @param {number} maxInFlight The new window. */
@@ -167,7 +190,7 @@ export class Connection {
     const { counters } = this; // a new subscription may replace it meanwhile
     const isTaken = await answer();
     if (isTaken) counters[name] += 1;
-    else if (name !== "touched" && delivery.state === "lost") counters.lost += 1;
+    else if (delivery.state === "lost") counters.lost += 1;
     return isTaken;
   }
 
@@ -239,7 +262,11 @@ export class Connection {
     // The requeue of a delivery that has timed out is refused, as expected.
     const refused = known.filter(({ state }) => state !== "lost");
     if (known.length > 0 && refused.length === 0) return;
-    for (const delivery of refused) delivery.refuse(describe(error));
+    for (const delivery of refused) {
+      // It was counted when the gateway had confirmed it; nsqd's refusal came later.
+      if (delivery.state === "finished" || delivery.state === "requeued") this.counters[delivery.state] -= 1;
+      delivery.refuse(describe(error));
+    }
     this.counters.refused += refused.length;
     this.#listener.onError(error, refused);
   }

@@ -6,6 +6,7 @@ import { Access } from "./access.js";
 import { Charts } from "./charts.js";
 import { Connection, describe } from "./connection.js";
 import { Detail } from "./detail.js";
+import { offerDividers } from "./dividers.js";
 import { announce, byId, setText, setTone } from "./elements.js";
 import { count, plural, rate } from "./format.js";
 import { listenToKeys } from "./keyboard.js";
@@ -50,7 +51,7 @@ const detail = new Detail({
   },
 });
 const list = new MessageList({ onAnswer: answer, onSelect: (delivery) => detail.show(delivery) });
-const selection = new Selection({ shown: () => list.shown, answer });
+const selection = new Selection({ shown: () => list.shown, answer, where: describeShown });
 const connection = new Connection({
   onDelivery: (delivery) => {
     list.add(delivery);
@@ -65,6 +66,7 @@ const poll = new StatsPoll({
     topics.show(report);
     overview.show(report);
     subjectPage.show(report);
+    nodesPage.show(report);
     manage.show(report);
     form.offer(report);
     charts.add(report);
@@ -80,11 +82,15 @@ const poll = new StatsPoll({
 const manage = new Manage({
   secret: () => poll.secret,
   whyNot: (topic, channel) => access.whyNotAdmin(topic, channel),
-  onDone: () => poll.askNow(),
+  onDone: (action, { topic, channel }) => {
+    if (action === "empty") connection.onEmptied(topic, channel);
+    poll.askNow();
+  },
 });
 const overview = new Overview();
 const tombstone = new Tombstone({ secret: () => poll.secret, onDone: () => poll.askNow() });
 const subjectPage = new SubjectPage({
+  troubleOf: (topic, channel) => overview.find(topic, channel),
   secret: () => poll.secret,
   whyNotAdmin: (topic, channel) => access.whyNotAdmin(topic, channel),
   onMessages: (topic, channel) => {
@@ -132,6 +138,12 @@ const form = new SubscriptionForm({
  * @param {import("./connection.js").SubscribeParams} params
  */
 function askOrStart(params) {
+  if (connection.has(params)) {
+    showNotice(
+      "Subscribed with these values already. A new window needs no reconnect; Stop requeues what is in flight.",
+    );
+    return;
+  }
   const { topic, channel, ack } = params;
   const waiting = lastReport === null ? null : waitingFor(lastReport, topic, channel);
   if (channel === "" || ack === "client" || waiting === 0) return start(params);
@@ -356,6 +368,13 @@ function showMessages() {
   tabs.show("messages");
 }
 
+/** @returns {string} Which messages the list shows: `of orders / billing that match “ada”`. */
+function describeShown() {
+  const { topic = "", channel = "" } = connection.params ?? {};
+  const filter = byId("message-filter", HTMLInputElement).value.trim();
+  return `of ${topic}${channel && ` / ${channel}`}${filter && ` that match “${filter}”`}`;
+}
+
 function openHelp() {
   byId("help", HTMLDialogElement).showModal();
 }
@@ -376,6 +395,7 @@ byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) 
   if (target instanceof HTMLInputElement) list.filter(parseFilter(target.value));
 });
 offerThemes(byId("theme", HTMLButtonElement));
+offerDividers(byId("workbench", HTMLElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
 byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
 listenToKeys({

@@ -1,4 +1,4 @@
-/** One delivery of a message, with its state. Uses no clock and no DOM. */
+/** One delivery of a message, with its state. Uses no DOM. */
 
 /** @typedef {import("../nsq.js").Message} Message */
 /** @typedef {"FIN" | "REQ" | "TOUCH"} Answer */
@@ -54,11 +54,24 @@ export class Delivery {
   checkDeadline(nowMs) {
     if (!this.isInFlight) return;
     if (this.message.isAnswered) {
-      this.#end("lost", "the connection ended: NSQ redelivers it");
+      this.#end("lost", "connection ended: NSQ delivers it again");
     } else if (this.message.deadline <= nowMs) {
       this.message.requeue();
-      this.#end("lost", "it timed out: NSQ redelivers it");
+      this.#end("lost", "timed out: NSQ delivers it again");
     }
+  }
+
+  /**
+   * Ends a delivery whose message nsqd has dropped, and frees its place in the window.
+   *
+   * @param {string} why
+   * @returns {boolean} False if it was answered before.
+   */
+  drop(why) {
+    if (!this.isInFlight) return false;
+    this.message.requeue();
+    this.#end("lost", why);
+    return true;
   }
 
   /** @param {number} nowMs @returns {Promise<boolean>} True if the gateway has confirmed the FIN. */
@@ -78,6 +91,7 @@ export class Delivery {
 
   /** @returns {Promise<boolean>} As finish(). */
   async touch() {
+    this.checkDeadline(Date.now());
     const isTaken = this.isInFlight && (await this.message.touch());
     if (isTaken) this.#periodMs = this.message.deadline - Date.now();
     return isTaken;
@@ -97,13 +111,15 @@ export class Delivery {
    * @param {number} nowMs
    */
   async #answer(send, state, note, nowMs) {
+    // A row is drawn anew twice a second: it may have timed out since.
+    this.checkDeadline(nowMs);
     if (!this.isInFlight) return false;
     this.state = "answering";
     const isTaken = await send();
     // A refusal by NSQ may arrive before the gateway's confirmation is processed.
     if (this.state !== "answering") return false;
     if (isTaken) this.#end(state, note, nowMs);
-    else this.#end("lost", "not confirmed: NSQ may redeliver it");
+    else this.#end("lost", "not confirmed: NSQ may deliver it again");
     return isTaken;
   }
 

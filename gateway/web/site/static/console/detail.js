@@ -75,7 +75,8 @@ export class Detail {
     if (this.#delivery === null) return;
     const { isInFlight, state, note } = this.#delivery;
     byId("detail-answers", HTMLElement).hidden = !isInFlight;
-    const outcome = state === "in flight" || state === "shown" ? "" : `${state}${note && `: ${note}`}`;
+    const word = state === "lost" ? "" : state;
+    const outcome = state === "in flight" || state === "shown" ? "" : [word, note].filter(Boolean).join(": ");
     byId("detail-outcome", HTMLElement).hidden = outcome === "";
     setText(part(this.#root, "outcome"), outcome);
   }

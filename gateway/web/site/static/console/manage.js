@@ -44,7 +44,8 @@ export class Manage {
    * @param {object} handlers
    * @param {() => string} handlers.secret Returns the secret for requests; empty: none.
    * @param {(topic: string, channel: string) => string} handlers.whyNot Returns why it is not allowed.
-   * @param {() => void} handlers.onDone Called after each action.
+   * @param {(action: Action | null, subject: Subject) => void} handlers.onDone Called after each
+   *   action; null: it has failed.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -103,7 +104,7 @@ export class Manage {
     const back = trouble === "" ? UNDO[action] : undefined;
     this.#undoLast = back === undefined ? null : () => this.#do(back, subject);
     this.#undo.hidden = back === undefined;
-    this.#handlers.onDone();
+    this.#handlers.onDone(trouble === "" ? action : null, subject);
   }
 
   /**

@@ -2,13 +2,18 @@
  * PURE. The filter of messages: words, and conditions on attempts, age and members of JSON; all of them must hold.
  */
 
-/** @typedef {import("./delivery.js").Delivery} Delivery */
-/** @typedef {(delivery: Delivery, nowMs: number) => boolean} Condition */
+/**
+ * @typedef {object} Matched What a condition looks at: a delivery, or a peeked message.
+ * @property {{ id: string, attempts: number, timestampNs: bigint, body: string }} message
+ */
+/** @typedef {(matched: Matched, nowMs: number) => boolean} Condition */
 
 // A message may have a megabyte, and the list is filtered whenever it changes.
 const SEARCHED_CHARACTERS = 65_536;
 const COMPARISON = /^(attempts|age)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(ms|s|min|h)?$/;
-const MEMBER = /^\.([^=]+)=(.*)$/;
+const MEMBER = /^\.([^=<>]+)(<=|>=|<|>|=)(.*)$/s;
+// A value in quotes may have spaces.
+const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+|["']/g;
 /** @type {Record<string, number>} */
 const UNIT_MS = { ms: 1, s: 1_000, min: 60_000, h: 3_600_000 };
 /** @type {Record<string, (one: number, other: number) => boolean>} */
@@ -20,21 +25,17 @@ const COMPARE = {
   "=": (one, other) => one === other,
 };
 
-/** The decoded bodies: each is parsed once. @type {WeakMap<Delivery, unknown>} */
+/** The decoded bodies: each is parsed once. @type {WeakMap<Matched, unknown>} */
 const documents = new WeakMap();
 
 /**
  * Returns a condition, or null if *text* has none.
  *
- * @param {string} text For example `ada attempts>2 age>5min .customer.city=Lisbon`.
+ * @param {string} text For example `ada attempts>2 age>5min .total>=500 .customer.name="Ada Lovelace"`.
  * @returns {Condition | null}
  */
 export function parseFilter(text) {
-  const conditions = text
-    .trim()
-    .split(/\s+/)
-    .filter((word) => word !== "")
-    .map(parseWord);
+  const conditions = (text.match(WORDS) ?? []).map(parseWord);
   if (conditions.length === 0) return null;
   return (delivery, nowMs) => conditions.every((holds) => holds(delivery, nowMs));
 }
@@ -51,14 +52,34 @@ function parseWord(word) {
     const wantedMs = Number(number) * (UNIT_MS[unit] ?? 1_000);
     return ({ message }, nowMs) => compare(nowMs - Number(message.timestampNs / 1_000_000n), wantedMs);
   }
-  const [, path, value = ""] = word.match(MEMBER) ?? [];
-  if (path !== undefined) return (delivery) => textAt(documentOf(delivery), path.split(".")) === value;
-  const wanted = word.toLowerCase();
+  const [, path, sign = "=", value = ""] = word.match(MEMBER) ?? [];
+  if (path !== undefined) return memberCondition(path.split("."), sign, unquoted(value).toLowerCase());
+  const wanted = unquoted(word).toLowerCase();
   return ({ message }) =>
     message.id.includes(wanted) || message.body.slice(0, SEARCHED_CHARACTERS).toLowerCase().includes(wanted);
 }
 
-/** @param {Delivery} delivery @returns {unknown} Undefined if its body is no JSON, or too long. */
+/**
+ * @param {readonly string[]} path
+ * @param {string} sign Numbers are compared as such where it is not `=`.
+ * @param {string} value In lower case.
+ * @returns {Condition}
+ */
+function memberCondition(path, sign, value) {
+  const compare = COMPARE[sign];
+  return (delivery) => {
+    const found = textAt(documentOf(delivery), path);
+    if (sign === "=" || compare === undefined) return found?.toLowerCase() === value;
+    return found !== undefined && found !== "" && value !== "" && compare(Number(found), Number(value));
+  };
+}
+
+/** @param {string} text Returned without the quotes around it, if there are any. */
+function unquoted(text) {
+  return /^(["']).*\1$/s.test(text) && text.length > 1 ? text.slice(1, -1) : text;
+}
+
+/** @param {Matched} delivery @returns {unknown} Undefined if its body is no JSON, or too long. */
 function documentOf(delivery) {
   if (!documents.has(delivery)) documents.set(delivery, parse(delivery.message.body));
   return documents.get(delivery);

@@ -4,12 +4,11 @@
 
 import { preview } from "./body_text.js";
 import { part, setText, stamp } from "./elements.js";
-import { timeLeft, timeOfDay } from "./format.js";
+import { shortName, timeLeft, timeOfDay } from "./format.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 
-// The beginning of an id is the same for many messages; its end differs.
-const ID_CHARACTERS = 10;
+const ID_CHARACTERS = 13;
 /** @type {Record<import("./delivery.js").DeliveryState, string>} */
 const WORDS = {
   "in flight": "",
@@ -18,7 +17,7 @@ const WORDS = {
   finished: "FIN",
   requeued: "REQ",
   refused: "refused",
-  lost: "lost",
+  lost: "",
 };
 
 let lastNumber = 0;
@@ -53,7 +52,8 @@ export class MessageRow {
     this.delivery = delivery;
     this.root.classList.remove("leaving");
     setText(this.#time, timeOfDay(delivery.atMs));
-    setText(this.#id, message.id.slice(-ID_CHARACTERS));
+    setText(this.#id, shortName(message.id, ID_CHARACTERS));
+    this.#id.title = message.id;
     setText(this.#attempts, String(message.attempts));
     this.#attempts.classList.toggle("again", message.attempts > 1);
     setText(this.#body, preview(message.body, characters));

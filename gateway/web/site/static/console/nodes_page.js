@@ -4,8 +4,10 @@
 
 import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
 import { count, plural } from "./format.js";
+import { DRAIN_TOPIC, messagesOn } from "./report.js";
 import { getJson, post, Repeated } from "./requests.js";
 import { Table } from "./table.js";
+import { addressOf } from "./views.js";
 
 /**
  * @typedef {object} Node An nsqd, as in `GET /nodes`; with an error, it has no counts.
@@ -32,8 +34,7 @@ import { Table } from "./table.js";
  */
 
 const EVERY_MS = 3_000;
-/** The topic that marks a draining nsqd: who may administer it may drain. */
-const DRAIN_TOPIC = "gw.draining";
+const PLACES_SHOWN = 10;
 /** @type {Record<Node["state"], "" | "good" | "warn" | "bad">} */
 const TONES = { active: "", draining: "warn", drained: "good", unreachable: "bad" };
 
@@ -41,6 +42,8 @@ export class NodesPage {
   #root = byId("nodes", HTMLElement);
   #handlers;
   #isBusy = false;
+  /** @type {import("./report.js").Report | null} */
+  #report = null;
   #table = new Table(part(this.#root, "table"), [
     { label: "nsqd" },
     { label: "state" },
@@ -74,6 +77,11 @@ export class NodesPage {
   open() {
     this.#tell("", "");
     this.#poll.start();
+  }
+
+  /** @param {import("./report.js").Report} report */
+  show(report) {
+    this.#report = report;
   }
 
   /** Another page is shown. */
@@ -133,8 +141,9 @@ export class NodesPage {
     this.#isBusy = true;
     const trouble = await post(`nodes/${action}`, { node }, this.#handlers.secret());
     this.#isBusy = false;
-    const done = action === "drain" ? `${node} is draining: publishes go elsewhere.` : `${node} takes publishes again.`;
-    this.#tell(trouble || done, trouble === "" ? "good" : "bad");
+    this.#tell(trouble, "bad");
+    // The table shows it.
+    if (trouble === "") announce(`${node} ${action === "drain" ? "is draining" : "takes publishes again"}.`);
     this.#poll.start();
   }
 
@@ -148,7 +157,9 @@ export class NodesPage {
     const secret = this.#handlers.secret();
     const answers = await Promise.all(nodes.map(({ node }) => getJson("nodes", { node }, secret)));
     if (!isCurrent()) return;
-    const sections = answers.flatMap((answer) => ("data" in answer ? answer.data.nodes.map(drainOf) : []));
+    const sections = answers.flatMap((answer) =>
+      "data" in answer ? answer.data.nodes.map((/** @type {Node} */ node) => drainOf(node, this.#report)) : [],
+    );
     part(this.#root, "drains").replaceChildren(...sections);
   }
 
@@ -173,13 +184,18 @@ export class NodesPage {
 
 /**
  * @param {Node} node
+ * @param {import("./report.js").Report | null} report
  * @returns {HTMLElement}
  */
-function drainOf({ node, state, depth, in_flight, deferred, producers = [] }) {
+function drainOf({ node, state, depth, in_flight, deferred, producers = [] }, report) {
   const root = stamp("drain-entry");
   const left = `${plural(depth, "message")} waiting, ${count(in_flight)} in flight, ${count(deferred)} deferred.`;
   setTone(root, TONES[state]);
   setText(part(root, "what"), state === "drained" ? `${node} has no message left.` : `${node} still has ${left}`);
+  const places = report === null || state === "drained" ? [] : messagesOn(report, node);
+  part(root, "places").replaceChildren(...places.slice(0, PLACES_SHOWN).map(placeEntry));
+  part(root, "places-more").hidden = places.length <= PLACES_SHOWN;
+  setText(part(root, "places-more"), `and ${plural(places.length - PLACES_SHOWN, "other place")}`);
   part(root, "producers-part").hidden = producers.length === 0;
   const entries = producers.map(({ remote_address, hostname, user_agent }) => {
     const entry = document.createElement("li");
@@ -188,6 +204,16 @@ function drainOf({ node, state, depth, in_flight, deferred, producers = [] }) {
   });
   part(root, "producers").replaceChildren(...entries);
   return root;
+}
+
+/** @param {{ topic: string, channel: string, messages: number }} place */
+function placeEntry({ topic, channel, messages }) {
+  const entry = document.createElement("li");
+  const link = document.createElement("a");
+  link.href = addressOf(topic, channel);
+  link.textContent = channel === "" ? topic : `${topic} / ${channel}`;
+  entry.append(link, `: ${plural(messages, "message")}${channel === "" ? ", in no channel yet" : ""}`);
+  return entry;
 }
 
 /**

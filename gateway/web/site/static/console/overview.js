@@ -46,6 +46,15 @@ export class Overview {
     this.#draw();
   }
 
+  /**
+   * @param {string} topic
+   * @param {string} channel
+   * @returns {ChannelTrouble | undefined}
+   */
+  find(topic, channel) {
+    return this.#found.find((found) => found.topic === topic && found.channel.name === channel);
+  }
+
   /** @param {string} text Why numbers are missing; empty: none is. */
   showTrouble(text) {
     const trouble = part(this.#root, "trouble");

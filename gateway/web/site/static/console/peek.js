@@ -2,9 +2,10 @@
  * Looks at the messages of a channel: for free where the nsqd can, else by taking them and giving them back at once.
  */
 
-import { preview } from "./body_text.js";
+import { indentedJson, preview, visible } from "./body_text.js";
 import { part, setText } from "./elements.js";
 import { count, plural, timeOfDay } from "./format.js";
+import { parseFilter } from "./message_filter.js";
 import { getJson, postForJson } from "./requests.js";
 import { Table } from "./table.js";
 
@@ -16,8 +17,11 @@ import { Table } from "./table.js";
  *   body_base64?: string }[]} messages
  */
 
-const MOST = "20";
 const CHARACTERS = 200;
+/** Rows drawn; the filter looks at all. */
+const SHOWN = 100;
+
+/** @typedef {Peeked["messages"][number]} PeekedMessage */
 
 export class Peek {
   #root;
@@ -27,6 +31,13 @@ export class Peek {
   #take;
   #result;
   #table;
+  #body;
+  #filter;
+  #most;
+  /** @type {Peeked["messages"]} */
+  #messages = [];
+  /** What was said about them. */
+  #said = "";
 
   /**
    * @param {HTMLElement} root
@@ -45,6 +56,10 @@ export class Peek {
       { label: "body" },
       { label: "nsqd" },
     ]);
+    this.#body = part(root, "peeked-body");
+    this.#filter = part(root, "peek-filter");
+    this.#most = part(root, "peek-most");
+    this.#filter.addEventListener("input", () => this.#draw());
     part(root, "peek").addEventListener("click", () => this.#look(getJson));
     this.#take.addEventListener("click", () => this.#look(postForJson));
   }
@@ -58,49 +73,78 @@ export class Peek {
     this.#channel = channel;
     this.#root.hidden = channel === "";
     this.#take.hidden = true;
-    this.#tell("");
-    this.#show([]);
+    this.#show([], "");
   }
 
   /** @param {typeof getJson} request */
   async #look(request) {
     const { topic, channel } = { topic: this.#topic, channel: this.#channel };
-    const answer = await request("channel/peek", { topic, channel, max: MOST }, this.#secret());
+    const max = this.#most instanceof HTMLSelectElement ? this.#most.value : "20";
+    const answer = await request("channel/peek", { topic, channel, max }, this.#secret());
     if (topic !== this.#topic || channel !== this.#channel) return;
     if ("trouble" in answer) {
       // nsqd cannot show messages: the user decides whether they are taken.
       this.#take.hidden = !answer.trouble.startsWith("PEEK_TAKES");
-      this.#tell(
+      return this.#show(
+        [],
         this.#take.hidden
           ? answer.trouble
           : "nsqd cannot show messages without delivering them. They can be taken and given back at once: that adds 1 to their attempts, and puts them behind the others.",
       );
-      return this.#show([]);
     }
     /** @type {Peeked} */
     const { is_free: isFree, more, messages } = answer.data;
     this.#take.hidden = true;
     const cost = isFree ? "Nothing has changed." : "They were taken and given back.";
-    this.#tell(`${plural(messages.length, "message")}${more ? ", and there are more" : ""}. ${cost}`);
-    this.#show(messages);
+    this.#show(messages, `${plural(messages.length, "message")}${more ? ", and there are more" : ""}. ${cost}`);
   }
 
-  /** @param {Peeked["messages"]} messages */
-  #show(messages) {
-    part(this.#root, "peeked").hidden = messages.length === 0;
-    this.#table.show(
-      messages.map(({ node, state, id, timestamp_ns, attempts, body, body_base64 }) => ({
-        key: `${node} ${id}`,
-        cells: [
-          id,
-          state.replace("_", " "),
-          count(attempts),
-          timeOfDay(Number(BigInt(timestamp_ns) / 1_000_000n)),
-          preview(body ?? `base64: ${body_base64 ?? ""}`, CHARACTERS),
-          node,
-        ],
-      })),
-    );
+  /**
+   * @param {Peeked["messages"]} messages
+   * @param {string} said
+   */
+  #show(messages, said) {
+    this.#messages = messages;
+    this.#said = said;
+    this.#draw();
+  }
+
+  #draw() {
+    const text = this.#filter instanceof HTMLInputElement ? this.#filter.value : "";
+    const condition = parseFilter(text);
+    const nowMs = Date.now();
+    const found =
+      condition === null ? this.#messages : this.#messages.filter((each) => condition(asMatched(each), nowMs));
+    const matching = condition === null || this.#messages.length === 0 ? "" : ` ${count(found.length)} match.`;
+    const cut = found.length > SHOWN ? ` The first ${SHOWN} are shown.` : "";
+    this.#tell(this.#said + matching + cut);
+    this.#body.hidden = true;
+    part(this.#root, "peeked").hidden = found.length === 0;
+    this.#table.show(found.slice(0, SHOWN).map((each) => this.#rowOf(each)));
+  }
+
+  /**
+   * @param {PeekedMessage} message
+   * @returns {import("./table.js").Row}
+   */
+  #rowOf(message) {
+    const { node, state, id, timestamp_ns, attempts } = message;
+    const published = timeOfDay(Number(BigInt(timestamp_ns) / 1_000_000n));
+    const body = {
+      text: preview(textOf(message), CHARACTERS) || "(empty)",
+      onPress: () => this.#open(message),
+      title: "Show it whole",
+    };
+    return { key: `${node} ${id}`, cells: [id, state.replace("_", " "), count(attempts), published, body, node] };
+  }
+
+  /** @param {PeekedMessage} message */
+  #open(message) {
+    const text = textOf(message);
+    setText(this.#body, visible(indentedJson(text) ?? text));
+    this.#body.hidden = false;
+    this.#body.scrollIntoView({ block: "nearest" });
+    this.#body.focus({ preventScroll: true });
   }
 
   /** @param {string} text Empty hides it. */
@@ -108,4 +152,18 @@ export class Peek {
     this.#result.hidden = text === "";
     setText(this.#result, text);
   }
+}
+
+/** @param {PeekedMessage} message */
+function textOf({ body, body_base64 }) {
+  return body ?? `base64: ${body_base64 ?? ""}`;
+}
+
+/**
+ * @param {PeekedMessage} message
+ * @returns {import("./message_filter.js").Matched} As the filter sees a message.
+ */
+function asMatched(message) {
+  const { id, attempts, timestamp_ns } = message;
+  return { message: { id, attempts, timestampNs: BigInt(timestamp_ns), body: textOf(message) } };
 }

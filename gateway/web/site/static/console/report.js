@@ -2,6 +2,9 @@
 
 import { plural } from "./format.js";
 
+/** The topic that marks a draining nsqd while it is paused there: who may administer it may drain. */
+export const DRAIN_TOPIC = "gw.draining";
+
 /**
  * @typedef {object} Counts The counts of a channel, or of a topic with all its channels.
  * @property {number} depth
@@ -55,7 +58,7 @@ import { plural } from "./format.js";
 export function readReport(stats, atMs, before) {
   /** @type {Map<string, TopicNow>} */
   const topics = new Map();
-  for (const said of stats.topics ?? []) addTopic(topics, said);
+  for (const said of stats.topics ?? []) if (!isDrainMark(said)) addTopic(topics, said);
   const report = {
     atMs,
     version: String(stats.version ?? ""),
@@ -65,6 +68,29 @@ export function readReport(stats, atMs, before) {
   };
   if (before !== null) setRates(report, before);
   return report;
+}
+
+/** @param {any} said A topic. @returns {boolean} True if it only marks its nsqd: the page of nodes shows that. */
+function isDrainMark({ topic_name, paused, depth = 0, channels = [] }) {
+  return topic_name === DRAIN_TOPIC && paused === true && depth === 0 && channels.length === 0;
+}
+
+/**
+ * Returns where an nsqd has messages, the most first.
+ *
+ * @param {Report} report
+ * @param {string} node
+ * @returns {{ topic: string, channel: string, messages: number }[]} With an empty channel, in the topic itself.
+ */
+export function messagesOn({ topics }, node) {
+  const found = [];
+  for (const { name: topic, parts } of topics) {
+    const here = parts.find((each) => each.node === node);
+    if (here === undefined) continue;
+    found.push({ topic, channel: "", messages: here.depth });
+    for (const [channel, counts] of here.channels) found.push({ topic, channel, messages: allMessages(counts) });
+  }
+  return found.filter(({ messages }) => messages > 0).sort((one, other) => other.messages - one.messages);
 }
 
 /**

@@ -21,6 +21,7 @@ export class Selection {
    * @param {object} handlers
    * @param {() => readonly Delivery[]} handlers.shown Returns the deliveries that the list shows, newest first.
    * @param {(kind: "FIN" | "REQ", delivery: Delivery) => Promise<boolean>} handlers.answer
+   * @param {() => string} handlers.where Describes which deliveries are shown.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -44,7 +45,7 @@ export class Selection {
 
   #askToFinish() {
     const deliveries = this.#inFlight();
-    const what = `${plural(deliveries.length, "message")} will be finished: no consumer gets them again.`;
+    const what = `${plural(deliveries.length, "message")} ${this.#handlers.where()} will be finished: no consumer gets them again.`;
     setText(byId("finish-all-what", HTMLElement), what);
     const go = () => this.#dialog.returnValue === "go" && this.#answerAll("FIN", deliveries);
     this.#dialog.addEventListener("close", go, { once: true });

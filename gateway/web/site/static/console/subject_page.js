@@ -3,8 +3,8 @@
  */
 
 import { Chart } from "./chart.js";
-import { byId, part, setText } from "./elements.js";
-import { count, duration, rate, shortCount, shortName } from "./format.js";
+import { byId, part, setText, setTone } from "./elements.js";
+import { count, duration, plural, rate, shortCount, shortName } from "./format.js";
 import { Peek } from "./peek.js";
 import { add, countsOf, isPaused, noCounts } from "./report.js";
 import { getJson, Repeated } from "./requests.js";
@@ -84,6 +84,7 @@ export class SubjectPage {
   /**
    * @param {object} handlers
    * @param {() => string} handlers.secret
+   * @param {(topic: string, channel: string) => import("./trouble.js").ChannelTrouble | undefined} handlers.troubleOf
    * @param {(topic: string, channel: string) => string} handlers.whyNotAdmin
    * @param {(topic: string, channel: string) => void} handlers.onMessages Called to look at its messages.
    * @param {(topic: string, channel: string) => void} handlers.onManage
@@ -130,7 +131,10 @@ export class SubjectPage {
     const counts = countsOf(report, name, channel);
     const topic = report.topics.find((each) => each.name === name);
     const what = channel === "" ? "topic" : "channel";
-    this.#tell(counts === null ? `No nsqd has this ${what}. “Manage…” creates it.` : "");
+    const found = this.#handlers.troubleOf(name, channel);
+    if (counts === null) this.#tell(`No nsqd has this ${what}. “Manage…” creates it.`, "bad");
+    else this.#tell(found === undefined ? "" : explain(found), found?.tone ?? "");
+    part(this.#root, "no-channels").hidden = topic === undefined || topic.channels.length > 0;
     part(this.#root, "paused").hidden = !isPaused(report, name, channel);
     this.#showTotals(topic, counts ?? noCounts());
     this.#depth.add(report.atMs, counts?.depth ?? 0);
@@ -156,11 +160,15 @@ export class SubjectPage {
     trail.replaceChildren("› ", link, " › Channel");
   }
 
-  /** @param {string} text Empty hides it. */
-  #tell(text) {
+  /**
+   * @param {string} text Empty hides it.
+   * @param {"" | "warn" | "bad"} tone
+   */
+  #tell(text, tone) {
     const trouble = part(this.#root, "trouble");
     trouble.hidden = text === "";
     setText(trouble, text);
+    setTone(trouble, tone);
   }
 
   /**
@@ -219,6 +227,17 @@ export class SubjectPage {
     part(this.#root, "no-consumers").hidden = consumers.length > 0;
     part(this.#root, "no-producers").hidden = producers.length > 0;
   }
+}
+
+/**
+ * @param {import("./trouble.js").ChannelTrouble} found
+ * @returns {string} What is wrong, and what is known of its cause; empty: nothing is.
+ */
+function explain({ why, channel: { depth, inFlight, clients } }) {
+  if (why === "") return "";
+  const waiting = `${plural(depth, "message")} waiting`;
+  const busy = clients === 0 ? "" : `; ${plural(clients, "consumer")} with ${count(inFlight)} in flight`;
+  return `${why[0]?.toUpperCase()}${why.slice(1)}: ${waiting}${busy}.`;
 }
 
 /** @param {Counts} counts */

@@ -1,6 +1,6 @@
 /** PURE. Find the channels that fall behind, and say why. */
 
-import { plural, shortCount } from "./format.js";
+import { duration, plural, shortCount } from "./format.js";
 import { noCounts } from "./report.js";
 
 /**
@@ -25,6 +25,9 @@ const EVERY_MS = 10_000;
 const MINUTE_MS = 60_000;
 // A change of fewer messages a minute is no trend.
 const GROWTH = 10;
+// A backlog of fewer messages, or one that is gone sooner, is everyday work.
+const BACKLOG = 100;
+const SLOW_MINUTES = 30;
 
 /** Remembers the last minute, so that trends can be told from single values. */
 export class Trends {
@@ -113,6 +116,10 @@ function reasonOf({ depth, clients, paused }, isTopicPaused, growth, timeouts) {
   if (timeouts >= 1) return [`${plural(Math.round(timeouts), "timeout")} a minute`, "bad"];
   if (growth >= GROWTH) return [`grows by ${shortCount(Math.round(growth))} a minute`, "bad"];
   if (isTopicPaused) return ["topic paused", "warn"];
+  const minutes = depth / -growth;
+  if (depth >= BACKLOG && growth < 0 && minutes > SLOW_MINUTES) {
+    return [`shrinks slowly: empty in ${duration(minutes * MINUTE_MS)}`, "warn"];
+  }
   return ["", ""];
 }
 
