@@ -50,6 +50,15 @@ def is_path(address: str) -> bool:
     return "/" in address
 
 
+def local_address(address: str) -> str:
+    """Return *address*, where a process listens, as processes on the same machine reach it."""
+    host, port = split_address(address)
+    return join_address(_LOCAL.get(host, host), port)
+
+
+_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with
+
+
 def has_loopback_host(address: str) -> bool:
     """
     Return whether the host of *address* (host:port) is a loopback address.

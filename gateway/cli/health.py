@@ -8,14 +8,13 @@ import threading
 from http.client import HTTPConnection, HTTPException
 from typing import Literal, TypeAlias
 
-from gateway.addresses import join_address, split_address
+from gateway.addresses import local_address, split_address
 from gateway.errors import GatewayError, SettingsError
 from gateway.settings.fields import flag_name
 
 Probe: TypeAlias = Literal["live", "ready"]
 
 _PATHS: dict[Probe, str] = {"live": "/livez", "ready": "/readyz"}
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not listened on
 _MAX_BODY_BYTES = 16_384
 _MAX_TEXT = 400
 _OK = 200
@@ -43,8 +42,8 @@ def check_health(management_listen: str, probe: Probe, timeout_s: float) -> tupl
             management_listen,
             allowed="a fixed port; for port 0 only the log of serve has the number",
         )
-    host = _LOOPBACK.get(host, host)
-    address = join_address(host, port)
+    address = local_address(management_listen)
+    host = split_address(address)[0]
     try:
         status, body = _get(host, port, _PATHS[probe], timeout_s)
     except TimeoutError as error:

@@ -13,6 +13,7 @@ from gateway.credentials import Secret, is_valid_bearer, read_secret_file
 from gateway.errors import SettingsError
 from gateway.protocol.identify import IdentifyRequest
 from gateway.session.auth import MAX_SECRET_BYTES
+from gateway.session.leases import MAX_KEY_BYTES, MIN_KEY_BYTES
 from gateway.settings.nsqd import NsqdSettings
 from gateway.settings.serve import ServeSettings
 from gateway.telemetry import get_logger
@@ -21,6 +22,7 @@ from gateway.tls import TlsOptions, export_certificate_expiry
 logger = get_logger()
 
 _ADMIN_SECRET_FILE = "--admin-secret-file"
+_LEASE_KEY_FILE = "--lease-key-file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +108,26 @@ def read_admin_secret(settings: ServeSettings) -> Secret | None:
         )
         raise SettingsError(_ADMIN_SECRET_FILE, path, allowed=allowed)
     return secret
+
+
+def read_lease_key(settings: ServeSettings) -> bytes | None:
+    """
+    Read the key of --lease-key-file; return None without the file.
+
+    Raises:
+        SettingsError: The file is missing, or the key too short or too long.
+    """
+    path = settings.lease_key_file
+    if path is None:
+        return None
+    secret, warning = read_secret_file(path, _LEASE_KEY_FILE)
+    if warning is not None:
+        logger.warning("secret file readable by everyone", advice=warning)
+    key = secret.reveal()
+    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        allowed = f"the path of a file with {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes"
+        raise SettingsError(_LEASE_KEY_FILE, path, allowed=f"{allowed}; it has {len(key)}")
+    return key
 
 
 def _offer(settings: NsqdSettings) -> IdentifyRequest:

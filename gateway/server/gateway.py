@@ -22,7 +22,12 @@ from gateway.client.admin import Administration, AuthProbe
 from gateway.client.channel_monitor import ChannelMonitor
 from gateway.client.connection import ConnectionOptions
 from gateway.client.discovery import Discovery, TopicWatch
-from gateway.client.from_settings import NsqdAccess, NsqdAddresses, read_admin_secret
+from gateway.client.from_settings import (
+    NsqdAccess,
+    NsqdAddresses,
+    read_admin_secret,
+    read_lease_key,
+)
 from gateway.client.node_drains import NodeDrains
 from gateway.client.nsqd_http import NsqdHttp
 from gateway.client.peek import ChannelPeek
@@ -48,6 +53,7 @@ from gateway.server.capacity import (
 from gateway.server.limits import fetch_limits, settings_limits
 from gateway.server.metrics import GatewayMetrics
 from gateway.server.runner import stop_in_order
+from gateway.session.pulls import PullOptions
 from gateway.settings.serve import ServeSettings
 from gateway.telemetry import FLUSH_S, fast_counter, gauge, get_logger
 from gateway.tls import Certificate
@@ -58,14 +64,18 @@ from gateway.web.auth import AccessPolicy, AdminAccess
 from gateway.web.http.protocol import HttpProtocol
 from gateway.web.http.publish import PublishHandler
 from gateway.web.http.server_state import HttpLimits, HttpServerState
+from gateway.web.metrics import SESSION_METRICS
 from gateway.web.origins import OriginPolicy
 from gateway.web.proxies import TrustedProxies
 from gateway.web.rate_limit import PublishBuckets
 from gateway.web.site.assets import static_files_router
 from gateway.web.site.docs import docs_router
 from gateway.web.site.static_dir import StaticDir
+from gateway.web.subscribe.acks import HttpForwarder, LeaseAcks
 from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
 from gateway.web.subscribe.publishing import SocketPublishing
+from gateway.web.subscribe.pull import LeaseIssuer, PullLimits
+from gateway.web.subscribe.pull_http import PullRoutes, StreamRoute
 from gateway.web.tracing import PublishSpans, UpgradeSpans
 from gateway.web.websocket.protocol import WebSocketServerState
 from gateway.web.whoami import whoami_router
@@ -192,13 +202,20 @@ class GatewayServer:
     Call `bind` or `adopt_socket`, then `start`; to end, `drain` and `stop`.
 
     *access_control* identifies callers by --access-file; the caller starts and stops it. None
-    without a file.
+    without a file. *leases* has the key of leases in place of --lease-key-file, for workers.
     """
 
     def __init__(
-        self, settings: ServeSettings, *, access_control: AccessControl | None = None
+        self,
+        settings: ServeSettings,
+        *,
+        access_control: AccessControl | None = None,
+        leases: LeaseIssuer | None = None,
     ) -> None:
         self._access_control = access_control
+        self._leases = leases
+        self._acks: LeaseAcks | None = None
+        self._forwarder: HttpForwarder | None = None
         self._lifecycle = ProcessLifecycle()
         self._process = GatewayMetrics()
         self._drain_report = DrainReport()
@@ -280,6 +297,7 @@ class GatewayServer:
         channel_monitor = self._channel_monitor = ChannelMonitor(nsqd_http, discovery)
         # nsqd closes the connection when a message exceeds its limit (FatalClientErr), which fails
         # the publishes of other callers on it: the gateway has to check the limits first.
+        leases = self._leases = self._leases or new_lease_issuer(settings)
         limits, lines = await fetch_limits(settings_limits(settings), settings.nsqd_http_address)
         limits = limits_within_buffers(limits, settings)
         publisher = self._publisher = self._new_publisher(discovery, limits, access)
@@ -308,7 +326,9 @@ class GatewayServer:
         nsq = _Nsq(discovery, channel_monitor, access.connection, access.secret)
         self._subscribe = self._new_subscribe(nsq, handler, callers)
         admin = self._admin_parts(nsq, drains, publisher, admin_secret, callers.access)
-        app = create_app(self._web_parts(admin, callers, self._subscribe))
+        self._forwarder = HttpForwarder()
+        self._acks = LeaseAcks(self._subscribe.pulls, leases, self._forwarder.send)
+        app = create_app(self._web_parts(admin, callers, self._subscribe, handler.limits))
         port = self._port = self._new_http_port(handler, self._subscribe)
         await self._public.start(app, http=partial(HttpProtocol, port))
         self._lifecycle.advance(LifecycleState.READY)
@@ -341,10 +361,20 @@ class GatewayServer:
         nsqds = 0 if self._nodes is None else len(self._nodes.addresses)
         return max(1, nsqds) * files_per_nsqd_connection(self._settings)
 
+    def receive_ack(self, body: bytes, signature: str) -> bytes | None:
+        """Carry out an ack that another replica has sent on; see `LeaseAcks.receive`."""
+        return None if self._acks is None else self._acks.receive(body, signature)
+
     def _web_parts(
-        self, admin: AdminContext, callers: _Callers, subscribe: SubscribeEndpoint
+        self,
+        admin: AdminContext,
+        callers: _Callers,
+        subscribe: SubscribeEndpoint,
+        limits: Limits,
     ) -> AppContext:
         settings = self._settings
+        assert self._acks is not None  # noqa: S101 - the caller has set it
+        routes = PullRoutes(subscribe.pulls, self._acks, callers.access, limits)
         files = static_files_router(console=settings.console)
         return AppContext(
             origins=callers.origins,
@@ -352,6 +382,8 @@ class GatewayServer:
             has_console=settings.console,
             static_dir=None if settings.static_dir is None else StaticDir(settings.static_dir),
             refuse_upgrade=subscribe.refuse,
+            direct={("POST", "/pull"): routes.pull, ("POST", "/ack"): routes.ack},
+            stream=StreamRoute(subscribe),
         )
 
     def _admin_parts(
@@ -432,6 +464,8 @@ class GatewayServer:
                 socket_max_age_s=settings.socket_max_age_s,
                 files=self._files,
                 files_per_consumer=self._files_per_consumer,
+                pulls=_pull_limits(settings),
+                leases=self._leases or LeaseIssuer(),
             )
         )
 
@@ -510,6 +544,8 @@ class GatewayServer:
             await stop_in_order(
                 self._files_monitor,
                 self._public,
+                None if self._subscribe is None else self._subscribe.pulls,
+                self._forwarder,
                 self._node_drains,
                 self._publisher,
                 self._channel_monitor,
@@ -538,6 +574,39 @@ class GatewayServer:
         self._drain_report.add_aborted("requests", self._public.aborted_requests)
         self._drain_report.log()
         self._lifecycle.advance(LifecycleState.STOPPED)
+
+
+def new_lease_issuer(
+    settings: ServeSettings, *, key: bytes | None = None, address: str = "", worker: int = 0
+) -> LeaseIssuer:
+    """
+    Return the issuer of leases with the key of --lease-key-file, or else with *key*.
+
+    *address* is that of the management port for processes of this machine, *worker* the number of
+    a worker process. Raises SettingsError.
+    """
+    return LeaseIssuer(
+        read_lease_key(settings) or key,
+        address=settings.advertise_address or address,
+        worker=worker,
+    )
+
+
+def _pull_limits(settings: ServeSettings) -> PullLimits:
+    return PullLimits(
+        max_pulls=settings.max_pulls,
+        max_leases=settings.max_leases,
+        max_leases_per_caller=settings.max_leases_per_caller,
+        idle_s=settings.pull_idle_s,
+        drain_in_flight_s=settings.drain_in_flight_s,
+        session=PullOptions(
+            max_leases=settings.max_in_flight_limit,
+            answer_bytes=settings.socket_buffer_bytes,
+            buffer_bytes=settings.socket_buffer_bytes,
+            linger_s=settings.pull_linger_ms / 1_000,
+            observer=SESSION_METRICS,
+        ),
+    )
 
 
 def _callers(

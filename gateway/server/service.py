@@ -90,7 +90,7 @@ class Service:
             if self._auth_server is not None:
                 self._auth_server.bind()
             log_started(self._settings, self.address, self.management_address)
-            status = ProcessStatus(lambda: self._gateway.state, REGISTRY)
+            status = ProcessStatus(lambda: self._gateway.state, REGISTRY, self._gateway.receive_ack)
             # The management port first: /livez gets 200 and /readyz 503 during the start.
             await self._management.start(
                 ManagementApp(

@@ -196,6 +196,25 @@ class AckHandler:
         unlike FIN.
         """
         ids = command.delivery_ids()
+        touched, refused = self._touched(ids, now)
+        acks.add("TOUCH", touched)
+        self._respond(command, refused)
+        return len(ids)
+
+    def acknowledge(
+        self, verb: str, ids: list[str], delay_ms: int, acks: AckBatch, now: float
+    ) -> list[str]:
+        """Apply FIN, REQ or TOUCH to *ids*, and add them to *acks*; return the refused ids."""
+        if verb == "TOUCH":
+            touched, refused = self._touched(ids, now)
+            acks.add(verb, touched)
+            return refused
+        taken, refused = self._release(ids, now)
+        acks.add(verb, taken, delay_ms)
+        return refused
+
+    def _touched(self, ids: list[str], now: float) -> tuple[dict[int, list[bytes]], list[str]]:
+        """Extend the deadlines of *ids*; return message ids by source, and the refused ids."""
         touched: dict[int, list[bytes]] = {}
         refused = []
         for delivery_id in ids:
@@ -204,9 +223,7 @@ class AckHandler:
                 refused.append(delivery_id)
             else:
                 touched.setdefault(source, []).append(message_id(delivery_id))
-        acks.add("TOUCH", touched)
-        self._respond(command, refused)
-        return len(ids)
+        return touched, refused
 
     def _respond(self, command: DeliveryCommand, refused: list[str]) -> None:
         """Send the client the error for *refused*; if that is empty, OK if there is a ref."""
@@ -595,6 +612,18 @@ class CommandRunner:
         self._require_acks(command)
         command.bound_ids(self._options.max_ids)
         return self.acks.finish_or_requeue(command, acks, now)
+
+    def acknowledge(
+        self, verb: str, delivery_ids: list[str], delay_ms: int, now: float
+    ) -> tuple[list[Action], list[str]]:
+        """Apply FIN, REQ or TOUCH without a response; return the actions and the refused ids."""
+        if self._options.is_viewer:
+            return [], delivery_ids
+        actions: list[Action] = []
+        acks = AckBatch(actions)
+        refused = self.acks.acknowledge(verb, delivery_ids, delay_ms, acks, now)
+        acks.flush()
+        return actions, refused
 
     def _touch(self, command: TouchCommand, acks: AckBatch, now: float) -> int:
         self._require_acks(command)

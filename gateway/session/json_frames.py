@@ -275,6 +275,8 @@ class MessageOut(msgspec.Struct, gc=False, tag_field="type", tag="message"):
     deadline_ms: int
     """Time until nsqd times the delivery out, and delivers the message again."""
     body: str
+    lease: str | msgspec.UnsetType = msgspec.UNSET
+    """Only in event streams: their clients answer by leases."""
 
 
 class BinaryMessageOut(msgspec.Struct, gc=False, tag_field="type", tag="message"):
@@ -287,6 +289,7 @@ class BinaryMessageOut(msgspec.Struct, gc=False, tag_field="type", tag="message"
     attempts: int
     deadline_ms: int
     body_base64: bytes
+    lease: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResponseOut(msgspec.Struct, gc=False, tag_field="type", tag="response"):

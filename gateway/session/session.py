@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.credentials import Secret
 from gateway.protocol.frames import ErrorFrame, Message
@@ -463,6 +463,23 @@ class Session:
         if is_changed:
             self._send_status([])
         return []
+
+    def use_leases(self, lease_of: Callable[[str, float], str]) -> None:
+        """Add to each message the lease that *lease_of* returns for (delivery id, s left)."""
+        self._outbox.lease_of = lease_of
+
+    def acknowledge(
+        self, verb: str, delivery_ids: list[str], delay_ms: int, now: float
+    ) -> tuple[list[Action], list[str]]:
+        """
+        Apply FIN, REQ after *delay_ms*, or TOUCH to deliveries whose leases the client sent.
+
+        Returns the actions, and the ids that are refused. For a client without commands.
+        """
+        if self._lifecycle.is_ended:
+            return [], delivery_ids
+        actions, refused = self._runner.acknowledge(verb, delivery_ids, delay_ms, now)
+        return self._add_follow_ups(actions, now), refused
 
     # To the client
 

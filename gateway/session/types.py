@@ -110,6 +110,10 @@ class RequeueCause(enum.Enum):
     """The gateway closes the socket, because it drains or the socket reached its maximum age."""
     MAX_ATTEMPTS = "max_attempts"
     """The messages have had more than max_attempts attempts."""
+    LEASE_ENDED = "lease_ended"
+    """A pulled message was not answered until its lease ended."""
+    NOT_PULLED = "not_pulled"
+    """The message came too late for a pull, and no other pull followed in time."""
     RESUBSCRIBE = "resubscribe"
     """The gateway subscribes again, and drops the nsqd connection that the messages came from."""
 

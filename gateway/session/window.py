@@ -11,14 +11,20 @@ import math
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
 
 import msgspec
 
 from gateway.protocol.frames import Message
 from gateway.protocol.wire import MESSAGE_ID_BYTES
-from gateway.session.json_frames import ErrorOut, Out, ResponseOut, encode_messages
+from gateway.session.json_frames import (
+    DeliveryOut,
+    ErrorOut,
+    Out,
+    ResponseOut,
+    encode_messages,
+)
 from gateway.session.types import NO_OBSERVER, SessionObserver
 
 MARGIN_S = 0.25
@@ -217,6 +223,10 @@ class Window:
             self._touched = {key: each for key, each in self._touched.items() if self.holds(each)}
         self._touched[batch.source, message_id(delivery_id)] = delivery_id
         return batch.source
+
+    def batch_of(self, delivery_id: str) -> DeliveryBatch | None:
+        """Return the batch of a delivery that the client holds, with its deadline; else None."""
+        return self._held.get(delivery_id) or self.overdue.get(delivery_id)
 
     def holds(self, delivery_id: str) -> bool:
         """Return True while the client holds the delivery: it has not acknowledged it."""
@@ -424,6 +434,7 @@ class Outbox:
         "channel",
         "due",
         "expired",
+        "lease_of",
         "size_bytes",
         "topic",
     )
@@ -452,6 +463,8 @@ class Outbox:
         """The part of `size_bytes` for responses."""
         self.expired = 0
         """Number of messages that nsqd timed out here since the client last took a frame."""
+        self.lease_of: Callable[[str, float], str] | None = None
+        """Returns the lease of a delivery that ends in so many s; None: messages have none."""
 
     def __bool__(self) -> bool:
         """Return True if anything waits."""
@@ -518,7 +531,6 @@ class Outbox:
         if not (self._answers or self._unsent):
             return lines, deliveries
         room = MAX_FRAME_BYTES - self._take_answers(lines) if self._answers else MAX_FRAME_BYTES
-        names = (self.topic, self.channel)
         done = 0
         for unsent in self._unsent:
             batch, messages, size_bytes = unsent.batch, unsent.messages, unsent.size_bytes
@@ -541,7 +553,7 @@ class Outbox:
             ids = window.add(batch, messages)
             self._observer.on_written(messages)
             deliveries.append(ids)
-            lines += encode_messages(messages, ids, names, int((batch.deadline - now) * 1000))
+            lines += self._encode(batch, messages, ids, now)
             if not fits:
                 break
         # Deleted in one step: `del self._unsent[0]` in the loop would move the list each time.
@@ -550,6 +562,17 @@ class Outbox:
             if not self._unsent:
                 self.due = math.inf
         return lines, deliveries
+
+    def _encode(
+        self, batch: DeliveryBatch, messages: Sequence[Message], ids: Sequence[str], now: float
+    ) -> Sequence[DeliveryOut]:
+        left_s = batch.deadline - now
+        names = (self.topic, self.channel)
+        deliveries = encode_messages(messages, ids, names, int(left_s * 1000))
+        if self.lease_of is not None:
+            for delivery in deliveries:
+                delivery.lease = self.lease_of(delivery.id, left_s)
+        return deliveries
 
     def _take_answers(self, lines: list[Out]) -> int:
         """Move responses to *lines* until the frame is full; return their size in bytes."""

@@ -26,6 +26,7 @@ from gateway.settings.fields import (
     HostNames,
     LimitSettings,
     Origins,
+    RemoteAddress,
     RemoteAddresses,
     Settings,
     flag_name,
@@ -157,6 +158,61 @@ class AccessSettings(Settings):
         return self
 
 
+class PullSettings(Settings):
+    """Settings of pulls (POST /pull) and of leases, by which their messages are answered."""
+
+    pull_idle_s: float = number(
+        30,
+        "Time without a pull after which the consumer of its channel is closed.",
+        (1, 86_400),
+        "s",
+    )
+    pull_linger_ms: int = number(
+        500,
+        "Time for which a message that came too late for its pull waits for the next one; then it "
+        "is requeued.",
+        (0, 60_000),
+        "ms",
+    )
+    max_pulls: int = number(
+        1_000, "Maximum pulls that wait for messages. Beyond this, pulls get 503.", (1, 1_000_000)
+    )
+    max_leases: int = number(
+        100_000,
+        "Maximum messages leased to clients, in each process. Beyond this, pulls get 503.",
+        (1, 10_000_000),
+        "messages",
+    )
+    max_leases_per_caller: int = number(
+        0,
+        "Maximum messages leased to one secret or, with an access file, to one token subject or "
+        "API key; 0: no limit.",
+        (0, 10_000_000),
+        "messages",
+    )
+    lease_key_file: str | None = setting(
+        None,
+        "File with the key that signs leases, the same for all replicas. Without it, each process "
+        "makes a random one, and only the process that leased a message takes its ack.",
+        "the path of a file with 16 to 4096 bytes",
+    )
+    advertise_address: RemoteAddress | None = setting(
+        None,
+        "Address at which other replicas reach the management port of this process, to send on "
+        "acks of its leases; none: no replica does.",
+        ADDRESS,
+    )
+
+    @model_validator(mode="after")
+    def _pull_settings_are_consistent(self) -> PullSettings:
+        if self.advertise_address is not None and self.lease_key_file is None:
+            raise SettingRefused(
+                "--advertise-address",
+                "it needs --lease-key-file, by which replicas recognize each other's leases",
+            )
+        return self
+
+
 class TelemetrySettings(Settings):
     """Settings of metrics and traces."""
 
@@ -269,7 +325,12 @@ class PublicPortSettings(Settings):
 
 
 class ServeSettings(
-    AccessSettings, PublicPortSettings, TelemetrySettings, PublishSettings, NsqdSettings
+    AccessSettings,
+    PullSettings,
+    PublicPortSettings,
+    TelemetrySettings,
+    PublishSettings,
+    NsqdSettings,
 ):
     """Settings of `nsq-gateway serve`."""
 

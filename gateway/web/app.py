@@ -36,6 +36,7 @@ from gateway.web.responses import (
 )
 from gateway.web.site.assets import CONSOLE_ROUTES, MODULE_ROUTES, READING
 from gateway.web.site.static_dir import StaticDir
+from gateway.web.subscribe.pull_http import StreamRoute
 from gateway.web.websocket.handshake import read_plain_request
 from gateway.web.websocket.protocol import Upgrade
 from gateway.web.whoami import WHOAMI
@@ -45,6 +46,7 @@ PUBLIC_ROUTES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("/sub", WHOAMI, "/docs", "/openapi.yaml", "/openapi.json", "/asyncapi.yaml"), ("GET",)
     ),
+    **dict.fromkeys(("/pull", "/ack"), ("POST",)),
     **NODE_ROUTES,
     **MODULE_ROUTES,
     **CONSOLE_ROUTES,
@@ -67,6 +69,10 @@ class AppContext:
     """True if *routers* include /console."""
     static_dir: StaticDir | None = None
     """Serves the files of --static-dir at paths that have no route; None without --static-dir."""
+    direct: Mapping[tuple[str, str], ASGIApp] = field(default_factory=dict)
+    """Routes in front of FastAPI, which wait long: by method and path."""
+    stream: StreamRoute | None = None
+    """Serves GET /sub as an event stream; None if there are no subscriptions."""
     refuse_upgrade: Callable[[Upgrade], HttpResponse | None] = lambda _upgrade: None
     """Returns the response that would refuse an upgrade of /sub; None if no reason is known."""
 
@@ -86,6 +92,7 @@ class _PublicApp:
     """Check origins, add common headers, serve static files, and delegate the rest to FastAPI."""
 
     def __init__(self, parts: AppContext) -> None:
+        self._parts = parts
         self._origins = parts.origins
         self._routes = public_routes(console=parts.has_console)
         init_routes(self._routes)
@@ -127,7 +134,15 @@ class _PublicApp:
         scope.setdefault("state", {})["request_id"] = request_id
         if await self._serve_static(scope, receive, send_with_headers):
             return
-        await self._rest(scope, receive, send_with_headers)
+        await self._route(scope)(scope, receive, send_with_headers)
+
+    def _route(self, scope: Scope) -> ASGIApp:
+        """Return what handles a request that no static file answers."""
+        method, path = scope["method"], scope["path"]
+        stream = self._parts.stream
+        if path == "/sub" and method == "GET" and stream is not None and stream.is_asked(scope):
+            return stream.serve
+        return self._parts.direct.get((method, path), self._rest)
 
     async def _serve_static(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Send a file of --static-dir; return False, with nothing sent, if there is none."""
@@ -205,7 +220,8 @@ async def _sub_without_upgrade(
         return _response((status, headers, body))
     status, headers, body = render_problem(
         UPGRADE_REQUIRED,
-        "/sub is a WebSocket endpoint; connect to ws://HOST/sub?topic=TOPIC&channel=CHANNEL",
+        "/sub is a WebSocket endpoint; connect to ws://HOST/sub?topic=TOPIC&channel=CHANNEL, or "
+        "send Accept: text/event-stream",
         request.state.request_id,
     )
     upgrade = [(b"connection", b"upgrade"), (b"upgrade", b"websocket")]

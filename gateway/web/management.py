@@ -8,7 +8,7 @@ clients would get refused connections instead of the gateway's error responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
@@ -16,14 +16,29 @@ from prometheus_client.registry import Collector
 from starlette.types import Receive, Scope, Send
 
 from gateway.addresses import TrustedHosts
-from gateway.errors import Forbidden
+from gateway.errors import Forbidden, InvalidRequest
 from gateway.lifecycle import LifecycleState
 from gateway.telemetry import exposition
 from gateway.web.broker_metrics import BrokerMetrics
 from gateway.web.errors import not_found_response, problem_response
-from gateway.web.responses import HttpResponse, request_id_from, send_response, text_response
+from gateway.web.responses import (
+    HttpResponse,
+    json_response,
+    read_body,
+    request_id_from,
+    send_response,
+    text_response,
+)
+from gateway.web.subscribe.acks import FORWARD_PATH, SIGNATURE, WORKER
 
-MANAGEMENT_ROUTES = {"/livez": ("GET",), "/readyz": ("GET",), "/metrics": ("GET",)}
+_WORKER_DIGITS = 2
+
+MANAGEMENT_ROUTES = {
+    "/livez": ("GET",),
+    "/readyz": ("GET",),
+    "/metrics": ("GET",),
+    FORWARD_PATH: ("POST",),
+}
 
 
 class StatusSource(Protocol):
@@ -35,13 +50,35 @@ class StatusSource(Protocol):
     async def metrics_collector(self) -> Collector:
         """Return the metrics to export at /metrics."""
 
+    async def receive_ack(self, body: bytes, signature: str, worker: int) -> bytes | None:
+        """
+        Carry out an ack that another replica has sent on to *worker*, and return the response.
+
+        Returns None if it is not signed by a replica, or if the worker does not answer.
+        """
+
 
 class ProcessStatus:
-    """The status of this process, if it is the only one."""
+    """
+    The status of this process, if it is the only one.
 
-    def __init__(self, phase: Callable[[], LifecycleState], registry: CollectorRegistry) -> None:
+    *receive_ack* carries out acks that other replicas have sent on; see `LeaseAcks.receive`.
+    """
+
+    def __init__(
+        self,
+        phase: Callable[[], LifecycleState],
+        registry: CollectorRegistry,
+        receive_ack: Callable[[bytes, str], bytes | None] = lambda _body, _signature: None,
+    ) -> None:
         self._phase = phase
         self._registry = registry
+        self._receive_ack = receive_ack
+
+    async def receive_ack(self, body: bytes, signature: str, worker: int) -> bytes | None:
+        """Carry out an ack that another replica has sent on; None if it is not signed."""
+        del worker
+        return self._receive_ack(body, signature)
 
     async def describe_readiness(self) -> tuple[bool, str]:
         """Return whether this process is ready, and its state."""
@@ -73,9 +110,9 @@ class ManagementApp:
         if scope["type"] == "lifespan":
             await _complete_lifespan(receive, send)
         elif scope["type"] == "http":
-            await send_response(send, await self._answer(scope))
+            await send_response(send, await self._answer(scope, receive))
 
-    async def _answer(self, scope: Scope) -> HttpResponse:
+    async def _answer(self, scope: Scope, receive: Receive) -> HttpResponse:
         request_id = request_id_from(scope["headers"])
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
@@ -83,6 +120,8 @@ class ManagementApp:
         why = self._hosts.rejection_reason(host, is_browser=b"accept-language" in headers)
         if why is not None:
             return problem_response(Forbidden(why), request_id)
+        if scope["path"] == FORWARD_PATH and scope["method"] == "POST":
+            return await self._receive_ack(headers, receive, request_id)
         route = scope["path"] if scope["method"] == "GET" else ""
         if route == "/livez":
             return text_response(200, b"alive\n", request_id)
@@ -92,6 +131,22 @@ class ManagementApp:
         if route == "/metrics":
             return await self._metrics(scope, request_id)
         return not_found_response(scope, MANAGEMENT_ROUTES, request_id)
+
+    async def _receive_ack(
+        self, headers: Mapping[bytes, bytes], receive: Receive, request_id: str
+    ) -> HttpResponse:
+        """Respond to an ack that another replica has sent on."""
+        signature = headers.get(SIGNATURE.encode(), b"").decode("latin-1")
+        worker = headers.get(WORKER.encode(), b"")
+        try:
+            body = await read_body(receive)
+        except InvalidRequest as error:
+            return problem_response(error, request_id)
+        number = int(worker) if worker.isdigit() and len(worker) <= _WORKER_DIGITS else 0
+        response = await self._status.receive_ack(body, signature, number)
+        if response is None:
+            return problem_response(Forbidden("this ack is not signed by a replica"), request_id)
+        return json_response(response, request_id)
 
     async def _metrics(self, scope: Scope, request_id: str) -> HttpResponse:
         accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")

@@ -53,7 +53,9 @@ _PUBLISH_STATUSES = (200, 400, 401, 403, 408, 413, 429, 500, 503, 504)
 _STATUSES = {
     "/pub": _PUBLISH_STATUSES,
     "/mpub": _PUBLISH_STATUSES,
-    "/sub": (101, 400, 401, 403, 426, 500, 503),
+    "/sub": (101, 200, 400, 401, 403, 426, 500, 503),
+    "/pull": (200, 400, 401, 403, 500, 503),
+    "/ack": (200, 400, 401, 403, 413, 500),
 }
 _OTHER_STATUSES = (200, 500, 503)
 """
@@ -115,10 +117,10 @@ def count_responses(scope: Scope, send: Send, routes: Mapping[str, object]) -> S
 
 DELIVERED = fast_counter(
     "messages_delivered_total",
-    "Messages written to WebSocket clients, by kind of nsqd consumer: own (one socket) or "
-    "shared (several sockets).",
+    "Messages written to clients, by kind of nsqd consumer: own (one socket or event stream), "
+    "shared (several of them), or pull (POST /pull).",
     ("consumer",),
-    zeros=[("own",), ("shared",)],
+    zeros=[("own",), ("shared",), ("pull",)],
 )
 REQUEUED = fast_counter(
     "messages_requeued_total",

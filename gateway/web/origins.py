@@ -199,10 +199,13 @@ def _without_default_port(origin: bytes) -> bytes:
     return origin.removesuffix(_DEFAULT_PORTS.get(scheme, b":"))
 
 
+_ALLOWED_HEADERS = b"authorization, content-type, nsq-gateway-client, x-request-id"
+
+
 def _permissions(methods: str) -> Headers:
     """Return the headers of a preflight's response that list what the page may send."""
     return [
         (b"access-control-allow-methods", methods.encode()),
-        (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
+        (b"access-control-allow-headers", _ALLOWED_HEADERS),
         (b"access-control-max-age", b"%d" % _MAX_AGE_S),
     ]

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from starlette.types import Send
+from starlette.types import Receive, Send
 
-from gateway.protocol.http_api import TEXT
+from gateway.errors import InvalidRequest
+from gateway.protocol.http_api import JSON, NSQ_HEADER, TEXT
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 HttpResponse: TypeAlias = tuple[int, Headers, bytes]
@@ -48,6 +49,41 @@ def text_response(status: int, text: bytes, request_id: str) -> HttpResponse:
         (b"x-request-id", request_id.encode()),
     ]
     return status, headers, text
+
+
+def json_response(body: bytes, request_id: str) -> HttpResponse:
+    """Return a response whose *body* is JSON, and that no cache keeps."""
+    headers = [
+        (b"content-type", JSON),
+        (b"content-length", b"%d" % len(body)),
+        NSQ_HEADER,
+        (b"cache-control", b"no-store"),
+        (b"x-request-id", request_id.encode()),
+    ]
+    return 200, headers, body
+
+
+MAX_READ_BYTES = 8 * 1_048_576
+
+
+async def read_body(receive: Receive) -> bytes:
+    """
+    Return the body of a request.
+
+    Raises:
+        InvalidRequest: It is longer than `MAX_READ_BYTES` (BODY_TOO_BIG), or the client left.
+    """
+    body = bytearray()
+    while True:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise InvalidRequest("INVALID_REQUEST", "the body ended early; nothing was done")
+        body += event["body"]
+        if len(body) > MAX_READ_BYTES:
+            text = f"the body has {len(body)} or more bytes; the limit is {MAX_READ_BYTES} bytes"
+            raise InvalidRequest("BODY_TOO_BIG", text)
+        if not event.get("more_body"):
+            return bytes(body)
 
 
 def encode_response(response: HttpResponse) -> bytes:

@@ -5,7 +5,8 @@ The channel is a socket pair. Each message is a JSON object after its length in 
 The end of the stream means that the other process has ended.
 
 From the supervisor: first the configuration (`config_message`), then ``{"get": "state", "id": 1}``,
-``{"get": "metrics", "id": 2}``, ``{"shutdown": true}``, ``{"force": true}``. From the worker: once
+``{"get": "metrics", "id": 2}``, ``{"get": "ack", "id": 3, "body": …, "signature": …}``,
+``{"shutdown": true}``, ``{"force": true}``. From the worker: once
 ``{"ready": [line, …]}`` or ``{"failed": reason}``, and ``{"id": 1, "result": …}``.
 """
 
@@ -80,6 +81,10 @@ class WorkerConfig:
     """The same for all workers. Has the secret in place of its file, which may change meanwhile."""
     nsqds: NsqdAddresses
     """The nsqds to use, or the supervisor's embedded broker."""
+    lease_key: str = ""
+    """The key of leases that all workers share, in hexadecimal digits."""
+    management_address: str = ""
+    """host:port of the supervisor's management port, which passes acks on to other workers."""
 
 
 def config_message(config: WorkerConfig, listener: int) -> Message:
@@ -96,6 +101,8 @@ def parse_config(message: Mapping[str, Any]) -> tuple[WorkerConfig, int]:
         # The message has every setting, so that none is read from the environment again.
         settings=ServeSettings.model_validate(message["settings"]),
         nsqds=NsqdAddresses(*map(tuple, message["nsqds"])),
+        lease_key=message["lease_key"],
+        management_address=message["management_address"],
     )
     return config, message["listener"]
 
@@ -148,11 +155,15 @@ class WorkerProcess:
         # Shielded: a cancelled caller would cancel the future, which `_on_message` sets later.
         return await asyncio.shield(self._ready)
 
-    async def request(self, name: str, timeout_s: float) -> Any | None:  # noqa: ANN401 - as JSON
-        """Ask the worker for ``state`` or ``metrics``; None if no answer comes in *timeout_s*."""
+    async def request(self, name: str, timeout_s: float, **more: object) -> Any | None:  # noqa: ANN401 - as JSON
+        """
+        Ask the worker for ``state``, ``metrics``, or with *more* ``ack``.
+
+        Returns None if no answer comes in *timeout_s*.
+        """
         number = next(self._ids)
         response = self._requests[number] = asyncio.get_running_loop().create_future()
-        self._channel.send({"get": name, "id": number})
+        self._channel.send({"get": name, "id": number, **more})
         try:
             async with asyncio.timeout(timeout_s):
                 # Without a receiver, nobody would complete the future.

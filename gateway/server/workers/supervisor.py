@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import socket
 import time
 from collections.abc import Coroutine, Sequence
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 from prometheus_client.registry import Collector
 
-from gateway.addresses import join_address
+from gateway.addresses import join_address, local_address
 from gateway.aio import spawn
 from gateway.broker.broker import Broker
 from gateway.client.backoff import Backoff
@@ -141,9 +142,9 @@ class WorkerSlot:
         self._restarter = spawn(f"keep worker {self.number}", self._run())
         return lines
 
-    async def request(self, name: str, timeout_s: float) -> Any | None:  # noqa: ANN401 - as JSON
-        """Ask the worker for ``state`` or ``metrics``; None if no answer comes in *timeout_s*."""
-        result = await self._process.request(name, timeout_s) if self._process else None
+    async def request(self, name: str, timeout_s: float, **more: object) -> Any | None:  # noqa: ANN401 - as JSON
+        """Ask the worker as `WorkerProcess.request` does; None if no answer comes."""
+        result = await self._process.request(name, timeout_s, **more) if self._process else None
         if result is None:
             _SILENCES.labels(self.number).inc()
         return result
@@ -227,6 +228,8 @@ SUPERVISOR = "supervisor"
 _STATE_TIMEOUT_S = 0.5
 """Less than the default timeout of Kubernetes probes, 1 s."""
 _METRICS_TIMEOUT_S = 2.0
+_ACK_TIMEOUT_S = 0.9
+"""Less than another replica waits."""
 _CLOSING_S = 10.0
 """Time for a worker to disconnect from nsqd, after its drain and its last responses."""
 _STOP_S = FORCED_STOP_S + 1.0
@@ -308,9 +311,17 @@ class Supervisor:
             self._broker, nsqds, line = await start_broker(self._settings)
             await self._start_broker_metrics(nsqds, access)
             settings = _with_secret(self._settings, access)
+            lease_key = secrets.token_hex(32)
             self._slots = [
                 WorkerSlot(
-                    WorkerConfig(worker=number, settings=settings, nsqds=nsqds), self._shared
+                    WorkerConfig(
+                        worker=number,
+                        settings=settings,
+                        nsqds=nsqds,
+                        lease_key=lease_key,
+                        management_address=local_address(self.management_address),
+                    ),
+                    self._shared,
                 )
                 for number in range(settings.workers)
             ]
@@ -359,6 +370,18 @@ class Supervisor:
                 **{str(number): result for number, result in results.items() if result is not None},
             }
         )
+
+    async def receive_ack(self, body: bytes, signature: str, worker: int) -> bytes | None:
+        """Pass an ack on to *worker*, and return its response; None if it has none."""
+        slots = [slot for slot in self._slots if slot.number == worker]
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            return None
+        for slot in slots:
+            result = await slot.request("ack", _ACK_TIMEOUT_S, body=text, signature=signature)
+            return None if result is None else str(result).encode()
+        return None
 
     async def _request(self, name: str, timeout_s: float) -> dict[int, Any]:
         """Send the request *name* to all workers; return each one's result, None if it is late."""

@@ -17,7 +17,7 @@ from gateway.aio import spawn
 from gateway.client.from_settings import read_access
 from gateway.errors import GatewayError
 from gateway.server.access import new_access_control, start_access
-from gateway.server.gateway import GatewayServer
+from gateway.server.gateway import GatewayServer, new_lease_issuer
 from gateway.server.runner import Shutdown, ending_signals, run_until, stop_in_order
 from gateway.server.workers.metrics import families
 from gateway.server.workers.process import Message, WorkerChannel, WorkerConfig, parse_config
@@ -37,7 +37,13 @@ class Worker:
         self._config = config
         self._channel = channel
         self._access = new_access_control(config.settings)
-        self._gateway = GatewayServer(config.settings, access_control=self._access)
+        leases = new_lease_issuer(
+            config.settings,
+            key=bytes.fromhex(config.lease_key),
+            address=config.management_address,
+            worker=config.worker,
+        )
+        self._gateway = GatewayServer(config.settings, access_control=self._access, leases=leases)
         self._gateway.adopt_socket(listener)
 
     @property
@@ -72,8 +78,11 @@ class Worker:
         """Abort every open connection."""
         self._gateway.abort()
 
-    def get(self, name: str) -> object:
-        """Return what the supervisor asks for: ``metrics`` or ``state``."""
+    def get(self, name: str, message: Message) -> object:
+        """Return what the supervisor asks for in *message*: ``metrics``, ``state`` or ``ack``."""
+        if name == "ack":
+            body = self._gateway.receive_ack(message["body"].encode(), message["signature"])
+            return None if body is None else body.decode()
         return families(REGISTRY) if name == "metrics" else self._gateway.state.value
 
 
@@ -116,7 +125,7 @@ async def _serve(channel: WorkerChannel, worker: Worker, shutdown: Shutdown) -> 
     """Execute the supervisor's messages; when the supervisor ends, force the shutdown."""
     while (message := await channel.receive()) is not None:
         if "get" in message:
-            channel.send({"id": message["id"], "result": worker.get(message["get"])})
+            channel.send({"id": message["id"], "result": worker.get(message["get"], message)})
         elif "shutdown" in message:
             shutdown.request()
         elif "force" in message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +22,10 @@ class AppRequest(RequestResponseCycle):
 
     is_body_broken = False
     """True if the client did not send the whole body; see `break_body`."""
+    on_abandon: Callable[[], object] | None = None
+    """Called when the connection is lost before the response is complete."""
+    on_writable: Callable[[], None] | None = None
+    """Called when the write buffer has room again."""
 
     def break_body(self) -> None:
         """
@@ -41,12 +46,40 @@ class AppRequest(RequestResponseCycle):
         self.message_event.set()
         # The application may be waiting in `send` for a write buffer that nobody will drain.
         self.flow.resume_writing()
+        if self.on_abandon is not None:
+            self.on_abandon()
+
+    def resume_writing(self) -> None:
+        """Called when the write buffer has room again."""
+        self.flow.resume_writing()
+        if self.on_writable is not None:
+            self.on_writable()
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the write buffer is full."""
+        return not self.flow.write_paused
+
+    def write_chunk(self, data: bytes) -> None:
+        """
+        Send a part of the body at once, in a response that has begun without Content-Length.
+
+        The application calls it in place of `send`, which needs a task of its own for each client.
+        """
+        if not self.disconnected and self.response_started and not self.response_complete:
+            if self.chunked_encoding:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            self.transport.write(data)
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event
         """Return the next part of the body, or a disconnect after `break_body`."""
         if self.is_body_broken:
             return {"type": "http.disconnect"}
         return await super().receive()
+
+
+CONNECTION = "nsq_gateway.connection"
+"""The key of the `AppRequest` in the ASGI scope's extensions."""
 
 
 def http_scope(

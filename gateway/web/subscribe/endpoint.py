@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -43,8 +44,10 @@ from gateway.web.subscribe.connection_limits import (
     SocketsBuffer,
     UnauthenticatedLimit,
 )
+from gateway.web.subscribe.event_stream import EventStream
 from gateway.web.subscribe.fanout import FanoutRegistry
 from gateway.web.subscribe.publishing import SocketPublishing
+from gateway.web.subscribe.pull import LeaseIssuer, PullContext, PullLimits, Pulls
 from gateway.web.subscribe.reauth import Reauthenticator
 from gateway.web.subscribe.request import (
     SubscribeRequest,
@@ -323,6 +326,8 @@ class SubscribeOptions:
     files: OpenFilesBudget = field(default_factory=OpenFilesBudget)
     files_per_consumer: Callable[[], int] = lambda: 1
     """Returns the number of connections to nsqd of one consumer."""
+    pulls: PullLimits = field(default_factory=PullLimits)
+    leases: LeaseIssuer = field(default_factory=LeaseIssuer)
 
 
 class _CheckedUpgrade(NamedTuple):
@@ -362,6 +367,18 @@ class SubscribeEndpoint:
             channel_monitor=options.channel_monitor,
             tracing=options.tracing,
         )
+        self.pulls = Pulls(
+            PullContext(
+                upstream=upstream,
+                options_of=lambda topic, channel: self._subscription(topic, channel, 0),
+                access=options.access,
+                publishing=options.publishing,
+                issuer=options.leases,
+                limits=options.pulls,
+                check_files=lambda: self._check_files(options.files_per_consumer()),
+            )
+        )
+        """The consumers of POST /pull."""
         share = options.access.unauthenticated_share
         self._context = SubscribeContext(
             registry=self,
@@ -438,7 +455,9 @@ class SubscribeEndpoint:
             if principal.identity is not None:
                 caller = principal.quota_key
         except AuthRequired:
-            pass  # a browser can send it only in a frame
+            # A browser can send it only in a frame.
+            if not upgrade.has_commands:
+                raise
         self._limits.check(upgrade.peer, caller)
         self._options.origins.check(*origins_and_host(upgrade.headers), is_secure=upgrade.is_secure)
         params = self._params_cache.find(upgrade.query)
@@ -450,14 +469,13 @@ class SubscribeEndpoint:
             params=params,
             subprotocol=choose_subprotocol(subprotocols),
         )
-        self._check_files(checked.params)
+        is_viewer = params.request.is_viewer
+        self._check_files(0 if is_viewer else self._options.files_per_consumer())
         return checked
 
-    def _check_files(self, params: SubscribeParams) -> None:
-        """Raise LimitReached if a socket with *params* needs more open files than are left."""
-        options = self._options
-        files = 0 if params.request.is_viewer else options.files_per_consumer()
-        if not options.files.has_files_for_socket(files):
+    def _check_files(self, files: int) -> None:
+        """Raise LimitReached if a socket, or a pull, that needs *files* more exceeds the limit."""
+        if not self._options.files.has_files_for_socket(files):
             text = "too many files are open in this gateway for one more socket; try again later"
             raise LimitReached(text, OPEN_FILES)
 
@@ -469,7 +487,7 @@ class SubscribeEndpoint:
     @property
     def nsqd_connections(self) -> int:
         """Estimated number of connections to nsqd of all sockets, those being opened included."""
-        consumers = self._consumers + len(self._context.fanouts)
+        consumers = self._consumers + len(self._context.fanouts) + len(self.pulls)
         return consumers * self._options.files_per_consumer()
 
     async def _open(self, upgrade: Upgrade, checked: _CheckedUpgrade) -> Accepted:
@@ -478,10 +496,10 @@ class SubscribeEndpoint:
         kind = ViewerSocket if checked.params.request.is_viewer else SubscriberSocket
         socket = kind(_socket_options(checked.params, upgrade, principal), self._context)
         try:
-            if principal is None:
-                socket.wait_for_auth()
+            if principal is not None:
+                await socket.open(principal, may_wait=upgrade.has_commands)
             else:
-                await socket.open(principal)
+                socket.wait_for_auth()
             # A drain that began meanwhile has not seen this socket.
             self._refuse_when_draining()
         except BaseException:
@@ -506,6 +524,20 @@ class SubscribeEndpoint:
         if self._is_draining and isinstance(error, LimitReached):
             return render_problem(DRAINING, str(error), request_id)
         return problem_response(error, request_id)
+
+    def use_leases(self, socket: SubscriberSocket, stream: EventStream) -> None:
+        """Let the client of *socket*, which is served by *stream*, answer by leases."""
+        if socket.is_auto_ack:
+            return
+        issuer = self._options.leases
+        number = self.pulls.add_holder(stream)
+        writer = issuer.writer(number, socket.principal)
+        socket.use_leases(
+            lambda delivery_id, left_s: writer.write(
+                delivery_id, time.time_ns() // 1_000_000 + int(left_s * 1000)
+            )
+        )
+        stream.ended.add_done_callback(lambda _: self.pulls.remove_holder(number))
 
     # Parameters
 
@@ -653,8 +685,10 @@ class SubscribeEndpoint:
         self._is_draining = True
         # A socket drained for its age would close earlier than its place in the window.
         self._max_age.stop()
-        await drain_all(
-            list(self._sockets), in_flight_s=self._options.drain_in_flight_s, window_s=window_s
+        in_flight_s = self._options.drain_in_flight_s
+        await asyncio.gather(
+            self.pulls.drain(),
+            drain_all(list(self._sockets), in_flight_s=in_flight_s, window_s=window_s),
         )
         # A loop, because an upgrade that was accepted before may still open its socket.
         while self._sockets:
@@ -673,8 +707,8 @@ class SubscribeEndpoint:
 
     @property
     def in_flight_messages(self) -> int:
-        """Number of deliveries that clients have not acknowledged."""
-        return sum(socket.in_flight for socket in self._sockets)
+        """Number of deliveries that clients have not acknowledged, and of leases."""
+        return sum(socket.in_flight for socket in self._sockets) + self.pulls.lease_count
 
 
 def _socket_options(

@@ -35,6 +35,9 @@ _PARAMETERS = (
     "max_attempts",
     "sample_rate",
 )
+_PULL_PARAMETERS = ("topic", "channel", "max", "wait_ms", "lease_ms")
+DEFAULT_PULL, MAX_PULL = 10, 1_000
+MAX_PULL_WAIT_MS = 30_000
 _SHOWN_NAME = 40
 """Characters of an unknown parameter in its error."""
 
@@ -63,6 +66,42 @@ class SubscribeRequest:
         return self.channel is None and self.is_auto_ack
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullParams:
+    """The valid parameters of one POST /pull; docs/pull.md describes them."""
+
+    topic: str
+    channel: str
+    max_messages: int
+    wait_ms: int
+    """Time to wait for messages."""
+    lease_ms: int
+    """0 is nsqd's message timeout."""
+
+
+def parse_pull_request(raw_query: bytes, *, limits: Limits) -> PullParams:
+    """
+    Parse the query of POST /pull.
+
+    Raises:
+        InvalidRequest: As `parse_subscribe_request`.
+    """
+    query = parse_query(raw_query)
+    _refuse_unknown(query, _PULL_PARAMETERS)
+    topic, channel = require_topic_and_channel(query)
+    lease_ms = 0
+    if query.get("lease_ms") is not None:
+        bounds = (_MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
+        lease_ms = _number(query, "lease_ms", default=0, bounds=bounds)
+    return PullParams(
+        topic=topic,
+        channel=channel,
+        max_messages=_number(query, "max", default=DEFAULT_PULL, bounds=(1, MAX_PULL)),
+        wait_ms=_number(query, "wait_ms", default=0, bounds=(0, MAX_PULL_WAIT_MS)),
+        lease_ms=lease_ms,
+    )
+
+
 def parse_subscribe_request(
     raw_query: bytes, *, max_in_flight_limit: int, limits: Limits
 ) -> SubscribeRequest:
@@ -74,7 +113,7 @@ def parse_subscribe_request(
             and what is allowed.
     """
     query = parse_query(raw_query)
-    _refuse_unknown(query)
+    _refuse_unknown(query, _PARAMETERS)
     topic, channel = _names(query)
     sample_rate = _number(query, "sample_rate", default=0, bounds=(0, _MAX_SAMPLE_RATE))
     if sample_rate and channel is not None and not is_ephemeral(channel):
@@ -106,14 +145,14 @@ def parse_subscribe_request(
     )
 
 
-def _refuse_unknown(query: HttpQuery) -> None:
+def _refuse_unknown(query: HttpQuery, parameters: Sequence[str]) -> None:
     """Raise InvalidRequest if a parameter is unknown: a misspelt one would have no effect."""
     for name in query:
-        if name not in _PARAMETERS:
+        if name not in parameters:
             shown = name[:_SHOWN_NAME]
-            near = difflib.get_close_matches(shown.lower(), _PARAMETERS, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(shown.lower(), parameters, n=1, cutoff=0.5)
             hint = f" did you mean {near[0]}?" if near else ""
-            known = ", ".join(_PARAMETERS)
+            known = ", ".join(parameters)
             text = f"unknown parameter {shown!r};{hint} allowed: {known}"
             raise InvalidRequest("INVALID_ARG", text)
 

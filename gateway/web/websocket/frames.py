@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
+from collections.abc import Iterator
 
 from websockets import frames
 from websockets.exceptions import PayloadTooBig
@@ -91,6 +92,19 @@ def _split_lines(lines: bytes, limit_bytes: int) -> list[bytes]:
         start = stop + 1
     frames.append(text_frame(lines[start:end]))
     return frames
+
+
+def payloads(frames: bytes) -> Iterator[bytes]:
+    """Yield the payload of each of the gateway's own *frames*, which are not fragmented."""
+    at = 0
+    while at < len(frames):
+        size_bytes, at = frames[at + 1], at + 2
+        if size_bytes == _SIZE_16:
+            size_bytes, at = int.from_bytes(frames[at : at + 2], "big"), at + 2
+        elif size_bytes == _SIZE_64:
+            size_bytes, at = int.from_bytes(frames[at : at + 8], "big"), at + 8
+        yield frames[at : at + size_bytes]
+        at += size_bytes
 
 
 class FrameQueue:

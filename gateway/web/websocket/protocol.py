@@ -88,6 +88,8 @@ class Upgrade:
     """True if the client is known to use TLS."""
     trace_id: str | None = None
     """The trace of the upgrade; None if it is not recorded."""
+    has_commands: bool = True
+    """False for an event stream, whose client can send no command, and so no AUTH."""
 
 
 class WebSocket(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.session.types import Action, SessionOptions
 from gateway.web.errors import CloseCode
-from gateway.web.subscribe.socket import SessionSocket
+from gateway.web.subscribe.session_socket import SessionSocket
 
 _SERIAL = re.compile(rb'"body":"(\d+):')
 

@@ -44,7 +44,7 @@ from gateway.session.types import (
 )
 from gateway.session.window import MARGIN_S
 from gateway.web.errors import CloseCode
-from gateway.web.subscribe.socket import no_event
+from gateway.web.subscribe.session_socket import no_event
 from tests.support.brokers.channel_model import (
     MAX_MSG_TIMEOUT_S,
     Channel,

@@ -28,7 +28,7 @@ from gateway.session.types import (
     SetReady,
     TouchDeliveries,
 )
-from gateway.web.subscribe.socket import no_event
+from gateway.web.subscribe.session_socket import no_event
 from tests.support.brokers.rdy_model import MAX_TIMEOUT_S, ONE_WAY_S, TIMEOUT_S, Nsqd
 from tests.support.fuzz import fuzz_seeds, print_seed
 from tests.support.websocket.model_socket import ModelLoop, ModelSocket

@@ -1,0 +1,544 @@
+"""
+The pulls of one consumer as a state machine: events in, actions out.
+
+A *pull* is a request for messages that waits until some arrive. A message that answers a pull is
+*leased*: it stays in flight at nsqd, and the gateway sends TOUCH for it, until its client answers
+it or its lease ends. The caller reports each event with its time (`now`, monotonic seconds) and
+executes the returned actions in order; a *source* is the number of one nsqd connection.
+
+A message is in one of these states:
+
+| event | ARRIVED | LEASED | LOST |
+| --- | --- | --- | --- |
+| a pull waits and has room | LEASED | - | - |
+| FIN or REQ of its client | - | gone: FIN, REQ | refused: LEASE_LOST |
+| TOUCH of its client | - | LEASED until later | refused: LEASE_LOST |
+| no pull within `linger_s` | gone: REQ 0 | - | - |
+| its lease ends | - | gone: REQ 0 | gone |
+| half of nsqd's timeout has passed | - | LEASED: TOUCH | - |
+| its connection is lost, or nsqd timed it out | gone | LOST | - |
+| `close` | gone: REQ 0 | gone: REQ 0 | gone |
+
+RDY is above 0 only while a pull waits: then it is what is in flight already, and what the waiting
+pulls have room for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from gateway.protocol.frames import ErrorFrame, Message
+from gateway.protocol.identify import IdentifyResponse
+from gateway.session.types import (
+    NO_OBSERVER,
+    Action,
+    FinishDeliveries,
+    PauseReading,
+    RequeueCause,
+    RequeueDeliveries,
+    ResumeReading,
+    SessionObserver,
+    SetReady,
+    TouchDeliveries,
+    requeue_actions,
+)
+from gateway.session.window import MARGIN_S, DeliveryBatch, Window, message_id
+
+LEASE_LOST = "LEASE_LOST"
+_MAX_STALE = 256
+"""The heap of moments may have twice as many entries as there are leases, and these."""
+_ENVELOPE_BYTES = 256
+"""Estimated size of the JSON of a message, without its body."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PullOptions:
+    """The limits of one consumer's pulls."""
+
+    max_leases: int = 2_500
+    """Maximum messages in flight, leased or not: the largest RDY that nsqd allows."""
+    answer_bytes: int = 8 * 1_048_576
+    """Bytes of bodies after which no further message is added to an answer."""
+    buffer_bytes: int = 8 * 1_048_576
+    """Bytes of messages that wait for a pull, above which nsqd is not read."""
+    linger_s: float = 0.5
+    """Time for which a message that came too late for its pull waits for the next one."""
+    observer: SessionObserver = field(default=NO_OBSERVER, compare=False, repr=False)
+
+
+class Pull(msgspec.Struct, eq=False):
+    """One request for messages."""
+
+    max_messages: int
+    lease_s: float
+    """Length of its leases; 0: the message timeout of nsqd."""
+    deadline: float
+    """When it is answered without messages."""
+    is_waiting: bool = False
+
+
+class LeasedMessage(NamedTuple):
+    """A message in the answer to a pull."""
+
+    delivery_id: str
+    message: Message
+    lease_s: float
+
+
+class AnswerPull(msgspec.Struct, gc=False):
+    """Answer *pull* with *messages*, none if its time has passed."""
+
+    pull: Pull
+    messages: list[LeasedMessage]
+
+
+PullAction: TypeAlias = Action | AnswerPull
+
+
+class LeaseRefusal(NamedTuple):
+    """Why a FIN, REQ or TOUCH of a lease is refused."""
+
+    code: str
+    """E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED, or LEASE_LOST."""
+    message: str
+
+
+class _Arrival(msgspec.Struct, gc=False, eq=False):
+    """Messages that arrived together, and that no pull has got yet."""
+
+    batch: DeliveryBatch
+    messages: list[Message]
+    arrived_at: float
+
+
+class _LeaseState(msgspec.Struct, gc=False, eq=False):
+    """A leased message; after its connection is lost, only until the lease would have ended."""
+
+    ends_at: float
+    due: float
+    """When it is looked at next: its end, or the next TOUCH."""
+    is_lost: bool = False
+
+
+class PullSession:
+    """The pulls, waiting messages and leases of one consumer; see the module's docstring."""
+
+    def __init__(self, options: PullOptions) -> None:
+        self.options = options
+        self._sources: dict[int, IdentifyResponse] = {}
+        self._waiting: deque[Pull] = deque()
+        self._wanted = 0
+        """Messages that the waiting pulls have room for."""
+        self._arrived: deque[_Arrival] = deque()
+        self._arrived_count = 0
+        self._arrived_bytes = 0
+        self._window = Window(options.max_leases, options.observer)
+        self._leases: dict[str, _LeaseState] = {}
+        """By delivery id."""
+        self._moments: list[tuple[float, int, str | Pull]] = []
+        """A heap of when a lease or a pull is due; entries that do not hold any more are stale."""
+        self._numbers = count()
+        self._last_rdy = 0
+        self._is_reading = True
+        self._is_closing = False
+
+    # State
+
+    @property
+    def lease_count(self) -> int:
+        """Number of leases that have neither ended nor been answered."""
+        return len(self._leases)
+
+    @property
+    def waiting_count(self) -> int:
+        """Number of pulls that wait."""
+        return len(self._waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of messages that wait for a pull."""
+        return self._arrived_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True while no further message can be leased."""
+        return self._in_flight >= self.options.max_leases
+
+    @property
+    def is_idle(self) -> bool:
+        """True while nothing waits, and nothing is leased."""
+        return not (self._waiting or self._arrived or self._leases)
+
+    @property
+    def _in_flight(self) -> int:
+        """Number of messages that nsqd counts as in flight."""
+        return len(self._window) - len(self._window.overdue) + self._arrived_count
+
+    def in_flight_by_source(self) -> Mapping[int, int]:
+        """Return by source the number of messages that nsqd counts as in flight."""
+        by_source: Counter[int] = self._window.in_flight()
+        for arrival in self._arrived:
+            by_source[arrival.batch.source] += len(arrival.messages)
+        return by_source
+
+    # From NSQ
+
+    def on_source_opened(self, source: int, answer: IdentifyResponse) -> None:
+        """Accept messages of *source*; *answer* is its nsqd's response to IDENTIFY."""
+        self._sources[source] = answer
+
+    def on_source_lost(self, source: int, now: float) -> list[PullAction]:
+        """Remove a source; its leases are lost, since nsqd delivers their messages again."""
+        self._sources.pop(source, None)
+        for arrival in self._arrived:
+            if arrival.batch.source == source:
+                self._count_arrived(arrival.messages, -1)
+        self._arrived = deque(each for each in self._arrived if each.batch.source != source)
+        self._lose(self._window.lose(source))
+        return self._follow_up([], now)
+
+    def on_messages(
+        self, source: int, messages: list[Message], now: float, sent_after: float
+    ) -> list[PullAction]:
+        """
+        Take *messages* of *source*, whose timeout at nsqd started at *sent_after* or later.
+
+        Call `serve` soon: several reads may follow each other.
+        """
+        answer = self._sources.get(source)
+        if self._is_closing or answer is None:
+            ids = [message.id for message in messages]
+            return [*requeue_actions({source: ids}, 0, RequeueCause.DISCONNECT)]
+        window = self._window
+        window.expire(now)
+        if window.may_supersede:
+            window.refuse_earlier_deliveries(source, messages)
+        timeout_s = answer.msg_timeout / 1000
+        ceiling = sent_after + answer.max_msg_timeout / 1000
+        deadline = min(sent_after + timeout_s, ceiling)
+        batch = DeliveryBatch(source, timeout_s, deadline, ceiling)
+        self._arrived.append(_Arrival(batch, messages, now))
+        self._count_arrived(messages, 1)
+        return self._check_buffer()
+
+    def _count_arrived(self, messages: Sequence[Message], sign: int) -> None:
+        self._arrived_count += sign * len(messages)
+        size_bytes = sum(_ENVELOPE_BYTES + len(message.body) for message in messages)
+        self._arrived_bytes += sign * size_bytes
+
+    def _check_buffer(self) -> list[PullAction]:
+        """Stop reading from nsqd while too many bytes wait for a pull; else read again."""
+        is_over = self._arrived_bytes > self.options.buffer_bytes
+        if is_over is not self._is_reading:
+            return []
+        self._is_reading = not is_over
+        return [PauseReading() if is_over else ResumeReading()]
+
+    def on_ack_refused(self, source: int, frame: ErrorFrame, now: float) -> list[PullAction]:
+        """Note that nsqd refused a TOUCH: it has timed the message out, so its lease is lost."""
+        # nsqd: "E_TOUCH_FAILED TOUCH 0123456789abcdef failed ID not in flight".
+        if frame.code != "E_TOUCH_FAILED":
+            return []
+        refused = frame.description.split(" ")[1:2]
+        for text in refused:
+            lost = self._window.touch_refused(source, text.encode("latin-1", "replace"))
+            self._lose([] if lost is None else [lost])
+        return self._follow_up([], now)
+
+    def _lose(self, delivery_ids: Sequence[str]) -> None:
+        for delivery_id in delivery_ids:
+            lease = self._leases.get(delivery_id)
+            if lease is not None:
+                lease.is_lost = True
+
+    # Pulls
+
+    def begin(self, pull: Pull, now: float) -> list[PullAction]:
+        """Let *pull* wait, and answer it at once if messages wait for it."""
+        pull.is_waiting = True
+        self._waiting.append(pull)
+        self._wanted += pull.max_messages
+        self._push(pull.deadline, pull)
+        return self.serve(now)
+
+    def cancel(self, pull: Pull, now: float) -> list[PullAction]:
+        """Forget *pull*, whose client has left; does nothing if it is answered."""
+        if pull.is_waiting:
+            self._waiting.remove(pull)
+            self._end_pull(pull)
+        return self._follow_up([], now)
+
+    def serve(self, now: float) -> list[PullAction]:
+        """Answer waiting pulls with the messages that have arrived, both in order."""
+        answers: list[PullAction] = []
+        while self._waiting and self._arrived:
+            pull = self._waiting[0]
+            messages = self._claim(pull, now)
+            if not messages:
+                break
+            self._waiting.popleft()
+            self._end_pull(pull)
+            answers.append(AnswerPull(pull, messages))
+        return self._follow_up([*answers, *self._check_buffer()], now)
+
+    def _end_pull(self, pull: Pull) -> None:
+        pull.is_waiting = False
+        self._wanted -= pull.max_messages
+
+    def _claim(self, pull: Pull, now: float) -> list[LeasedMessage]:
+        """Lease as many messages to *pull* as it has room for."""
+        leased: list[LeasedMessage] = []
+        left_bytes = self.options.answer_bytes
+        while self._arrived and len(leased) < pull.max_messages and left_bytes > 0:
+            arrival = self._arrived[0]
+            batch = arrival.batch
+            # nsqd has timed them out, or is about to: it delivers them again.
+            is_late = batch.deadline - MARGIN_S <= now
+            room = len(arrival.messages) if is_late else pull.max_messages - len(leased)
+            taken = []
+            for message in arrival.messages[:room]:
+                if not is_late and left_bytes <= 0:
+                    break
+                left_bytes -= 0 if is_late else len(message.body)
+                taken.append(message)
+            arrival.messages = arrival.messages[len(taken) :]
+            if not arrival.messages:
+                self._arrived.popleft()
+            self._count_arrived(taken, -1)
+            if is_late:
+                self.options.observer.on_timed_out(len(taken))
+            elif taken:
+                leased += self._lease(batch, taken, pull.lease_s or batch.timeout_s, now)
+        return leased
+
+    def _lease(
+        self, batch: DeliveryBatch, messages: list[Message], lease_s: float, now: float
+    ) -> list[LeasedMessage]:
+        ids = self._window.add(batch, messages)
+        self.options.observer.on_written(messages)
+        # nsqd takes no TOUCH beyond the ceiling.
+        ends_at = min(now + lease_s, batch.ceiling - MARGIN_S)
+        for delivery_id in ids:
+            due = self._next_due(ends_at, batch, now)
+            self._leases[delivery_id] = _LeaseState(ends_at, due)
+            self._push(due, delivery_id)
+        return [
+            LeasedMessage(delivery_id, message, ends_at - now)
+            for delivery_id, message in zip(ids, messages, strict=True)
+        ]
+
+    @staticmethod
+    def _next_due(ends_at: float, batch: DeliveryBatch, now: float) -> float:
+        """Return when a lease is looked at next: at its end, or for a TOUCH before it."""
+        if ends_at <= batch.deadline - MARGIN_S:
+            return ends_at
+        return min(ends_at, max(now, batch.deadline - batch.timeout_s / 2))
+
+    # Answers of clients
+
+    def finish(
+        self, delivery_ids: Sequence[str], now: float
+    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
+        """Return the actions that finish leased messages, and the refusals by delivery id."""
+        taken, refused = self._take(delivery_ids, "FIN", now)
+        actions = [FinishDeliveries(source, ids) for source, ids in taken.items()]
+        return self._follow_up(actions, now), refused
+
+    def requeue(
+        self, delivery_ids: Sequence[str], delay_ms: int, now: float
+    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
+        """Return the actions that requeue leased messages, and the refusals by delivery id."""
+        taken, refused = self._take(delivery_ids, "REQ", now)
+        actions = [
+            RequeueDeliveries(source, ids, delay_ms, RequeueCause.CLIENT)
+            for source, ids in taken.items()
+        ]
+        return self._follow_up(actions, now), refused
+
+    def touch(
+        self, delivery_ids: Sequence[str], lease_s: float, now: float
+    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
+        """
+        Let the leases end after *lease_s* from now, or at nsqd's limit; 0: its message timeout.
+
+        Returns the actions, and the refusals by delivery id.
+        """
+        actions: list[PullAction] = []
+        refused: dict[str, LeaseRefusal] = {}
+        for delivery_id in delivery_ids:
+            lease = self._leases.get(delivery_id)
+            if lease is None or lease.is_lost or lease.ends_at <= now:
+                refused[delivery_id] = self._refusal(delivery_id, "TOUCH")
+                continue
+            actions += self._touch_now(delivery_id, now)
+            batch = self._window.batch_of(delivery_id)
+            if batch is None:
+                refused[delivery_id] = self._refusal(delivery_id, "TOUCH")
+                continue
+            lease.ends_at = min(now + (lease_s or batch.timeout_s), batch.ceiling - MARGIN_S)
+            self._schedule(delivery_id, lease, now)
+        return self._follow_up(actions, now), refused
+
+    def _take(
+        self, delivery_ids: Sequence[str], verb: str, now: float
+    ) -> tuple[dict[int, list[bytes]], dict[str, LeaseRefusal]]:
+        """Take leased messages out of the window; return their ids by source, and refusals."""
+        refused: dict[str, LeaseRefusal] = {}
+        held: list[str] = []
+        for delivery_id in delivery_ids:
+            lease = self._leases.get(delivery_id)
+            if lease is None or lease.is_lost or lease.ends_at <= now:
+                refused[delivery_id] = self._refusal(delivery_id, verb)
+            else:
+                del self._leases[delivery_id]
+                held.append(delivery_id)
+        if not held:
+            return {}, refused
+        taken, late = self._window.take_many(held, now)
+        for delivery_id in late:
+            refused[delivery_id] = _lost()
+        return taken, refused
+
+    def _refusal(self, delivery_id: str, verb: str) -> LeaseRefusal:
+        lease = self._leases.get(delivery_id)
+        if lease is not None and lease.is_lost:
+            return _lost()
+        return LeaseRefusal(f"E_{verb}_FAILED", "the lease has ended, or was answered before")
+
+    # Time
+
+    def _push(self, due: float, what: str | Pull) -> None:
+        heappush(self._moments, (due, next(self._numbers), what))
+        if len(self._moments) > 2 * (len(self._leases) + len(self._waiting)) + _MAX_STALE:
+            self._moments = [each for each in self._moments if self._is_current(each)]
+            heapify(self._moments)
+
+    def _is_current(self, moment: tuple[float, int, str | Pull]) -> bool:
+        due, _, what = moment
+        if isinstance(what, Pull):
+            return what.is_waiting
+        lease = self._leases.get(what)
+        return lease is not None and lease.due == due
+
+    def _schedule(self, delivery_id: str, lease: _LeaseState, now: float) -> None:
+        batch = self._window.batch_of(delivery_id)
+        due = lease.ends_at if batch is None else self._next_due(lease.ends_at, batch, now)
+        if due != lease.due:
+            lease.due = due
+            self._push(due, delivery_id)
+
+    def next_wake(self) -> float | None:
+        """Return when to call `wake`, in monotonic seconds; None for never. May be too early."""
+        due = self._moments[0][0] if self._moments else math.inf
+        if self._arrived:
+            due = min(due, self._arrived[0].arrived_at + self.options.linger_s)
+        return None if due == math.inf else due
+
+    def wake(self, now: float) -> list[PullAction]:
+        """Answer the pulls, end the leases and send the TOUCHes that are due."""
+        self._window.expire(now)
+        actions: list[PullAction] = []
+        ended: list[str] = []
+        while self._moments and self._moments[0][0] <= now:
+            moment = heappop(self._moments)
+            if not self._is_current(moment):
+                continue
+            what = moment[2]
+            if isinstance(what, Pull):
+                self._waiting.remove(what)
+                self._end_pull(what)
+                actions.append(AnswerPull(what, []))
+                continue
+            lease = self._leases[what]
+            if lease.ends_at <= now:
+                del self._leases[what]
+                if not lease.is_lost:
+                    ended.append(what)
+                continue
+            if not lease.is_lost:
+                actions += self._touch_now(what, now)
+            lease.due = math.nan  # popped: the next moment is pushed whatever it is
+            self._schedule(what, lease, now)
+        if ended:
+            taken, _ = self._window.take_many(ended, now)
+            actions += requeue_actions(taken, 0, RequeueCause.LEASE_ENDED)
+        return self._follow_up([*actions, *self._requeue_lingering(now)], now)
+
+    def _touch_now(self, delivery_id: str, now: float) -> list[PullAction]:
+        """Return the TOUCH of a leased message; its lease is lost if nsqd has timed it out."""
+        source = self._window.touch(delivery_id, now)
+        if source is None:
+            self._lose([delivery_id])
+            return []
+        return [TouchDeliveries(source, [message_id(delivery_id)])]
+
+    def _requeue_lingering(self, now: float) -> list[PullAction]:
+        """Requeue the messages that no pull has taken in time."""
+        late: dict[int, list[bytes]] = {}
+        while self._arrived and self._arrived[0].arrived_at + self.options.linger_s <= now:
+            arrival = self._arrived.popleft()
+            self._count_arrived(arrival.messages, -1)
+            if arrival.batch.deadline > now:
+                ids = [message.id for message in arrival.messages]
+                late.setdefault(arrival.batch.source, []).extend(ids)
+        return [*requeue_actions(late, 0, RequeueCause.NOT_PULLED), *self._check_buffer()]
+
+    # RDY, and the end
+
+    def _follow_up(self, actions: Sequence[PullAction], now: float) -> list[PullAction]:
+        """Return *actions* after the RDY that the new state requires."""
+        del now
+        # First: nsqd would deliver requeued messages, and others in place of finished ones, at
+        # once under a higher RDY.
+        ready = self._ready
+        if ready == self._last_rdy:
+            return list(actions)
+        self._last_rdy = ready
+        return [SetReady(ready), *actions]
+
+    @property
+    def _ready(self) -> int:
+        wanted = self._wanted - self._arrived_count
+        if self._is_closing or wanted <= 0:
+            return 0
+        return min(self.options.max_leases, self._in_flight + wanted)
+
+    def drain(self, now: float) -> list[PullAction]:
+        """Answer every waiting pull without messages, and take no more from nsqd."""
+        self._is_closing = True
+        answers: list[PullAction] = [AnswerPull(pull, []) for pull in self._waiting]
+        for pull in self._waiting:
+            self._end_pull(pull)
+        self._waiting.clear()
+        return self._follow_up([*answers, *self._requeue_all_arrived(now)], now)
+
+    def _requeue_all_arrived(self, now: float) -> list[PullAction]:
+        left: dict[int, list[bytes]] = {}
+        for arrival in self._arrived:
+            if arrival.batch.deadline > now:
+                ids = [message.id for message in arrival.messages]
+                left.setdefault(arrival.batch.source, []).extend(ids)
+            self._count_arrived(arrival.messages, -1)
+        self._arrived.clear()
+        return [*requeue_actions(left, 0, RequeueCause.DRAIN), *self._check_buffer()]
+
+    def close(self, now: float) -> list[PullAction]:
+        """End all leases, and requeue every message; idempotent."""
+        actions = self.drain(now)
+        self._leases.clear()
+        self._moments.clear()
+        left = self._window.take_all(now)
+        return [*actions, *requeue_actions(left, 0, RequeueCause.DRAIN)]
+
+
+def _lost() -> LeaseRefusal:
+    text = "the connection to nsqd was lost, or nsqd timed the message out: it delivers it again"
+    return LeaseRefusal(LEASE_LOST, text)

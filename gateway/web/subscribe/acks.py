@@ -1,0 +1,316 @@
+"""
+POST /ack: carry out FIN, REQ and TOUCH for leases, at this process or at the replica that has them.
+
+A lease names its owner, so that an ack may reach any replica behind a balancer. A replica sends on
+what it does not hold, once, to the management port of the owner, signed with the key of the leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, NamedTuple, TypeAlias
+
+import httpx
+import msgspec
+
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.session.leases import Lease, LeaseKey, Owner
+from gateway.session.pulls import LEASE_LOST, LeaseRefusal
+from gateway.telemetry import fast_counter, get_logger
+from gateway.web.auth import Principal
+from gateway.web.subscribe.pull import AckVerb, LeaseIssuer, Pulls, count_acks
+
+logger = get_logger()
+
+MAX_LEASES_PER_ACK = 10_000
+FORWARD_PATH = "/leases/ack"
+"""The route of the management port for acks that another replica sends on."""
+SIGNATURE, WORKER = "nsq-gateway-signature", "nsq-gateway-worker"
+"""Headers of such an ack."""
+
+_LEASES_PER_STEP = 500
+"""Leases whose signatures are checked before other callbacks run, which takes about 2 ms."""
+_FORWARD_S = 1.0
+"""Time for the owner's response, the connection included."""
+_MAX_FORWARDS = 64
+"""Acks sent on at a time; others wait, within `_FORWARD_S`."""
+_MAX_RESPONSE_BYTES = 4 * 1_048_576
+_MAX_AGE_S = 60
+"""A signed ack that is older is refused: the clocks of replicas may differ by this."""
+
+_FORWARDED = fast_counter(
+    "lease_forwards_total",
+    "Leases of other replicas in POST /ack, by whether their owner responded.",
+    ("result",),
+    zeros=[("answered",), ("lost",), ("unknown",)],
+)
+
+_Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
+
+class _Requeue(msgspec.Struct):
+    lease: str
+    timeout_ms: _Milliseconds = 0
+
+
+class _Touch(msgspec.Struct):
+    lease: str
+    lease_ms: _Milliseconds = 0
+
+
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /ack."""
+
+    fin: list[str] = []
+    req: list[_Requeue] = []
+    touch: list[_Touch] = []
+
+    def __len__(self) -> int:
+        """Return the number of leases."""
+        return len(self.fin) + len(self.req) + len(self.touch)
+
+
+class RefusedLease(msgspec.Struct):
+    """A lease for which nothing was done, or of which that is unknown."""
+
+    lease: str
+    code: str
+    message: str
+    retryable: bool
+
+
+class AckResponse(msgspec.Struct):
+    """The body of the response to POST /ack."""
+
+    done: int
+    refused: list[RefusedLease]
+
+
+class _Forwarded(msgspec.Struct):
+    """An ack that a replica sends on: *leases* are signed, and of the receiver."""
+
+    sent_at: float
+    verb: str
+    time_ms: int
+    leases: list[str]
+
+
+_Result: TypeAlias = LeaseRefusal | None
+"""None: it was done."""
+Send: TypeAlias = Callable[[Owner, bytes, str], Awaitable[bytes | None]]
+"""
+Sends an ack, with its signature, to the owner of its leases, and returns the response.
+
+None: the owner is not there. Raises TimeoutError or GatewayError if the outcome is unknown.
+"""
+
+_requests = msgspec.json.Decoder(AckRequest)
+_forwarded = msgspec.json.Decoder(_Forwarded)
+_results = msgspec.json.Decoder(list[tuple[str, str] | None])
+
+_INVALID = LeaseRefusal("E_INVALID", "this is no lease of this gateway for this caller")
+
+
+def read_ack(body: bytes, *, max_req_timeout_ms: int, max_lease_ms: int) -> AckRequest:
+    """
+    Return the ack in *body*.
+
+    Raises:
+        InvalidRequest: It is no such JSON, names no lease or too many, or a time is out of range.
+    """
+    try:
+        ack = _requests.decode(body)
+    except (ValueError, RecursionError) as error:
+        text = f'the body is no ack: {error}; example: {{"fin": ["lease"]}}'
+        raise InvalidRequest("INVALID_REQUEST", text) from None
+    if not 0 < len(ack) <= MAX_LEASES_PER_ACK:
+        text = f"the ack names {len(ack)} leases; allowed: 1 to {MAX_LEASES_PER_ACK}"
+        raise InvalidRequest("INVALID_REQUEST", text)
+    for requeue in ack.req:
+        if requeue.timeout_ms > max_req_timeout_ms:
+            text = f"timeout_ms is {requeue.timeout_ms}; allowed: 0 to {max_req_timeout_ms} ms"
+            raise InvalidRequest("INVALID_REQUEST", text)
+    for touch in ack.touch:
+        if touch.lease_ms and not _MIN_LEASE_MS <= touch.lease_ms <= max_lease_ms:
+            text = f"lease_ms is {touch.lease_ms}; allowed: {_MIN_LEASE_MS} to {max_lease_ms} ms"
+            raise InvalidRequest("INVALID_REQUEST", text)
+    return ack
+
+
+_MIN_LEASE_MS = 1_000
+
+
+class _Group(NamedTuple):
+    """Leases of one owner with one verb, and where their results go."""
+
+    owner: Owner
+    verb: AckVerb
+    texts: list[str]
+    leases: list[Lease]
+    places: list[int]
+
+
+class LeaseAcks:
+    """
+    Carry out acks.
+
+    Args:
+        pulls: Has the holders of this process.
+        issuer: The key, and this process as an owner.
+        send: Sends acks on; None: there are no other replicas.
+    """
+
+    def __init__(self, pulls: Pulls, issuer: LeaseIssuer, send: Send | None) -> None:
+        self._pulls = pulls
+        self._issuer = issuer
+        self._send = send
+
+    async def answer(self, ack: AckRequest, principal: Principal) -> AckResponse:
+        """Carry out *ack* for *principal*, and return what was done and what was refused."""
+        asked: list[tuple[str, AckVerb]] = [(text, AckVerb("FIN")) for text in ack.fin]
+        asked += [(each.lease, AckVerb("REQ", each.timeout_ms)) for each in ack.req]
+        asked += [(each.lease, AckVerb("TOUCH", each.lease_ms)) for each in ack.touch]
+        results: list[_Result] = [_INVALID] * len(asked)
+        groups: dict[tuple[Owner, AckVerb], _Group] = {}
+        caller = self._issuer.caller_tag(principal)
+        for place, (text, verb) in enumerate(asked):
+            if place % _LEASES_PER_STEP == _LEASES_PER_STEP - 1:
+                await asyncio.sleep(0)
+            lease = self._issuer.key.read(text)
+            if lease is None or lease.caller != caller:
+                count_acks(verb, [_INVALID])
+                continue
+            key = lease.owner, verb
+            group = groups.setdefault(key, _Group(*key, [], [], []))
+            group.texts.append(text)
+            group.leases.append(lease)
+            group.places.append(place)
+        found = await asyncio.gather(*map(self._answer_group, groups.values()))
+        for group, of_group in zip(groups.values(), found, strict=True):
+            for place, result in zip(group.places, of_group, strict=True):
+                results[place] = result
+        refused = [
+            RefusedLease(text, result.code, result.message, _is_retryable(result))
+            for (text, _), result in zip(asked, results, strict=True)
+            if result is not None
+        ]
+        return AckResponse(len(asked) - len(refused), refused)
+
+    async def _answer_group(self, group: _Group) -> Sequence[_Result]:
+        if group.owner.process == self._issuer.owner.process:
+            return self._pulls.answer_own(group.verb, group.leases)
+        results = await self._forward(group)
+        count_acks(group.verb, results)
+        return results
+
+    async def _forward(self, group: _Group) -> Sequence[_Result]:
+        """Send a group on to its owner; return the results."""
+        number = len(group.leases)
+        if self._send is None or not group.owner.address:
+            return [_gone()] * number
+        verb = group.verb
+        body = msgspec.json.encode(_Forwarded(time.time(), verb.name, verb.time_ms, group.texts))
+        try:
+            response = await self._send(group.owner, body, sign(self._issuer.key, body))
+            if response is None:
+                _FORWARDED.counts["lost",] += number
+                return [_gone()] * number
+            results = _results.decode(response)
+        except (GatewayError, TimeoutError, ValueError) as error:
+            _FORWARDED.counts["unknown",] += number
+            logger.warning("ack not forwarded", owner=group.owner.address, reason=str(error))
+            text = f"the gateway that holds it did not answer within {_FORWARD_S:g} s; ack it again"
+            return [LeaseRefusal("OUTCOME_UNKNOWN", text)] * number
+        _FORWARDED.counts["answered",] += number
+        # One for each: the owner's key has signed what it was asked.
+        return [None if each is None else LeaseRefusal(*each) for each in results]
+
+    def receive(self, body: bytes, signature: str) -> bytes | None:
+        """
+        Carry out an ack that another replica has sent on, and return the response.
+
+        Returns None if the signature is wrong, or the ack is old. A lease of another process, such
+        as the one that had this address before, is refused as LEASE_LOST.
+        """
+        if not is_signed(self._issuer.key, body, signature):
+            return None
+        try:
+            ack = _forwarded.decode(body)
+        except (ValueError, RecursionError):
+            return None
+        if abs(time.time() - ack.sent_at) > _MAX_AGE_S:
+            return None
+        verb = AckVerb(ack.verb, ack.time_ms)
+        leases = [self._issuer.key.read(text) for text in ack.leases]
+        own = [
+            lease
+            for lease in leases
+            if lease is not None and lease.owner.process == self._issuer.owner.process
+        ]
+        done = iter(self._pulls.answer_own(verb, own))
+        results: list[_Result] = []
+        for lease in leases:
+            if lease is None:
+                results.append(_INVALID)
+            elif lease.owner.process != self._issuer.owner.process:
+                results.append(_gone())
+            else:
+                results.append(next(done))
+        return msgspec.json.encode(results)
+
+
+def sign(key: LeaseKey, body: bytes) -> str:
+    """Return the signature of an ack that is sent on."""
+    return key.tag(b"ack\0" + body).hex()
+
+
+def is_signed(key: LeaseKey, body: bytes, signature: str) -> bool:
+    """Return whether *signature* is that of *body*."""
+    try:
+        return key.is_tag(bytes.fromhex(signature), b"ack\0" + body)
+    except ValueError:
+        return False
+
+
+def _gone() -> LeaseRefusal:
+    text = "the gateway that held it is gone: NSQ delivers the message again"
+    return LeaseRefusal(LEASE_LOST, text)
+
+
+def _is_retryable(refusal: LeaseRefusal) -> bool:
+    return refusal.code == "OUTCOME_UNKNOWN"
+
+
+class HttpForwarder:
+    """Send acks on to the management ports of other replicas."""
+
+    def __init__(self) -> None:
+        self._client = httpx.AsyncClient(
+            trust_env=False,
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=_MAX_FORWARDS),
+            timeout=_FORWARD_S,
+        )
+
+    async def send(self, owner: Owner, body: bytes, signature: str) -> bytes | None:
+        """Send *body*, an ack, to *owner*; see `Send`."""
+        url = f"http://{owner.address}{FORWARD_PATH}"
+        headers = {SIGNATURE: signature, WORKER: str(owner.worker)}
+        try:
+            async with asyncio.timeout(_FORWARD_S):
+                response = await self._client.post(url, content=body, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol):
+            return None
+        except httpx.HTTPError as error:
+            raise TimeoutError(str(error) or type(error).__name__) from None
+        if response.status_code != httpx.codes.OK:
+            raise TimeoutError(f"it answered {response.status_code}")
+        if len(response.content) > _MAX_RESPONSE_BYTES:
+            raise TimeoutError(f"it answered {len(response.content)} bytes")
+        return response.content
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()

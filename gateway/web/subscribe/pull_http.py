@@ -1,0 +1,212 @@
+"""
+The HTTP routes POST /pull, POST /ack, and GET /sub as ``text/event-stream``.
+
+They are called in front of FastAPI: a pull may wait for half a minute, and costs less memory so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import Forbidden, GatewayError, LimitReached
+from gateway.protocol.frames import Message
+from gateway.protocol.wire import Limits
+from gateway.session.pulls import LeasedMessage
+from gateway.telemetry import get_logger
+from gateway.web.auth import AccessPolicy, Principal, authorization_values, bearer_secret
+from gateway.web.errors import DRAINING, problem_response, render_problem
+from gateway.web.http.app_request import CONNECTION, AppRequest
+from gateway.web.metrics import count_refused_socket
+from gateway.web.responses import HttpResponse, json_response, read_body, send_response
+from gateway.web.subscribe.acks import LeaseAcks, read_ack
+from gateway.web.subscribe.endpoint import SubscribeEndpoint
+from gateway.web.subscribe.event_stream import EventStream, Keepalive
+from gateway.web.subscribe.pull import PullAnswer, PullConsumer, Pulls
+from gateway.web.subscribe.request import parse_pull_request
+from gateway.web.subscribe.socket import SubscriberSocket
+from gateway.web.websocket.handshake import read_plain_request
+
+logger = get_logger()
+
+_ROUND_TRIP_MS = 100
+"""A pull without ``wait_ms`` waits this long: nsqd needs a round trip to send what it has."""
+
+
+class _PulledOut(msgspec.Struct):
+    """A message in the response to POST /pull."""
+
+    lease: str
+    id: str
+    timestamp_ns: str
+    attempts: int
+    lease_ms: int
+    body: str | msgspec.UnsetType = msgspec.UNSET
+    body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+class _PullResponse(msgspec.Struct):
+    messages: list[_PulledOut]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _pulled(message: Message, leased: LeasedMessage, lease: str) -> _PulledOut:
+    out = _PulledOut(
+        lease,
+        message.id.decode("latin-1"),
+        f"{message.timestamp_ns}",
+        message.attempts,
+        int(leased.lease_s * 1000),
+    )
+    try:
+        out.body = message.body.decode()
+    except UnicodeDecodeError:
+        out.body_base64 = message.body
+    return out
+
+
+CLIENT_HEADER = b"nsq-gateway-client"
+"""Pages of another origin cannot send it without a preflight."""
+
+
+class StreamRoute:
+    """GET /sub with ``Accept: text/event-stream``."""
+
+    def __init__(self, endpoint: SubscribeEndpoint) -> None:
+        self._endpoint = endpoint
+        self._keepalive = Keepalive()
+
+    @staticmethod
+    def is_asked(scope: Scope) -> bool:
+        """Return whether a GET of /sub asks for an event stream."""
+        accepted = [value for name, value in scope["headers"] if name == b"accept"]
+        return any(b"text/event-stream" in value.lower() for value in accepted)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond with an event stream, which ends with its subscription."""
+        del receive
+        request_id: str = scope["state"]["request_id"]
+        connection: AppRequest = scope["extensions"][CONNECTION]
+        upgrade = replace(read_plain_request(scope), subprotocols=(), has_commands=False)
+        endpoint = self._endpoint
+        try:
+            _check_page(upgrade.headers)
+            accepted = await endpoint.accept(upgrade)
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
+            count_refused_socket(error)
+            await send_response(send, endpoint.refusal(error, request_id))
+            return
+        socket = accepted.handler
+        assert isinstance(socket, SubscriberSocket)  # noqa: S101 - `accept` makes no other
+        stream = EventStream(connection, socket, self._keepalive)
+        endpoint.use_leases(socket, stream)
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        connection.on_abandon, connection.on_writable = stream.on_abandon, stream.on_writable
+        stream.begin()
+        if connection.disconnected:
+            stream.on_abandon()
+        await stream.ended
+        await send({"type": "http.response.body", "body": b""})
+
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    # nginx would collect events in its buffer.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def _check_page(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """
+    Refuse a GET that a page of another origin may have sent without telling its origin.
+
+    Browsers send no Origin with a GET in the mode no-cors, and such a page could consume, though
+    not read, the messages of a channel. They always send Accept-Language; other clients do not.
+    """
+    named = dict(headers)
+    if b"origin" in named or b"accept-language" not in named or CLIENT_HEADER in named:
+        return
+    if named.get(b"sec-fetch-site") not in (b"same-origin", b"none"):
+        header = CLIENT_HEADER.decode()
+        raise Forbidden(
+            f"a browser has to send the header {header} with this request, with any value, so that "
+            "pages of other origins cannot consume messages"
+        )
+
+
+class PullRoutes(NamedTuple):
+    """The two routes; each call handles one request."""
+
+    pulls: Pulls
+    acks: LeaseAcks
+    access: AccessPolicy
+    limits: Limits
+
+    async def pull(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to POST /pull."""
+        del receive
+        request_id: str = scope["state"]["request_id"]
+        client: AppRequest = scope["extensions"][CONNECTION]
+        try:
+            answer, consumer = await self._pull(scope, client)
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
+            await send_response(send, self._problem(error, request_id))
+            return
+        if answer.messages or not client.disconnected:
+            await send_response(send, json_response(_encode(_response(answer)), request_id))
+        if not client.response_complete:
+            # It left before it had the whole response.
+            consumer.hand_back(answer.messages)
+
+    async def _pull(self, scope: Scope, client: AppRequest) -> tuple[PullAnswer, PullConsumer]:
+        if self.pulls.is_draining:
+            raise LimitReached(
+                "this gateway is shutting down; pull again, from another", "draining"
+            )
+        principal = self._principal(scope)
+        params = parse_pull_request(scope["query_string"], limits=self.limits)
+        principal.check_subscribe(params.topic, params.channel)
+        params = replace(params, wait_ms=max(params.wait_ms, _ROUND_TRIP_MS))
+        return await self.pulls.pull(principal, params, client)
+
+    def _principal(self, scope: Scope) -> Principal:
+        return self.access.identify(bearer_secret(authorization_values(scope["headers"])))
+
+    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to POST /ack."""
+        request_id: str = scope["state"]["request_id"]
+        try:
+            principal = self._principal(scope)
+            body = await read_body(receive)
+            ack = read_ack(
+                body,
+                max_req_timeout_ms=self.limits.max_req_timeout_ms,
+                max_lease_ms=self.limits.max_msg_timeout_ms,
+            )
+            response = json_response(_encode(await self.acks.answer(ack, principal)), request_id)
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
+            response = self._problem(error, request_id)
+        await send_response(send, response)
+
+    def _problem(self, error: Exception, request_id: str) -> HttpResponse:
+        if not isinstance(error, GatewayError):
+            logger.error("pull failed", request_id=request_id, exc_info=error)
+        if isinstance(error, LimitReached) and error.reason == "draining":
+            return render_problem(DRAINING, str(error), request_id)
+        return problem_response(error, request_id)
+
+
+def _response(answer: PullAnswer) -> _PullResponse:
+    return _PullResponse(
+        [
+            _pulled(each.message, each, lease)
+            for each, lease in zip(answer.messages, answer.leases, strict=True)
+        ]
+    )
