@@ -436,7 +436,9 @@ class PullSession:
             self._push(due, delivery_id)
 
     def next_wake(self) -> float | None:
-        """Return when to call `wake`, in monotonic seconds; None for never. May be too early."""
+        """Return when to call `wake`, in monotonic seconds; None for never."""
+        while self._moments and not self._is_current(self._moments[0]):
+            heappop(self._moments)
         due = self._moments[0][0] if self._moments else math.inf
         if self._arrived:
             due = min(due, self._arrived[0].arrived_at + self.options.linger_s)
