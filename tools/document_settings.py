@@ -124,6 +124,14 @@ _SERVE: tuple[tuple[str, str, str], ...] = (
         ),
     ),
     (
+        "Pulls and leases",
+        "See [Consume with plain HTTP](pull.md).",
+        (
+            "pull_idle_s pull_linger_ms max_pulls max_leases max_leases_per_caller lease_key_file "
+            "advertise_address"
+        ),
+    ),
+    (
         "Drain",
         "See [Operations](operations.md#lifecycle-and-probes).",
         "drain_delay_s drain_in_flight_s drain_window_s",

@@ -19,9 +19,15 @@ import msgspec
 from gateway.aio import spawn
 from gateway.cli.options import check_topic_and_channel_names
 from gateway.cli.stdio import OutputStream, reader_is_gone, watch_signals
-from gateway.cli.sub_sources import GatewaySource, MessageSource, NsqdSource, ReceivedMessage
+from gateway.cli.sub_sources import (
+    GatewaySource,
+    MessageSource,
+    NsqdSource,
+    PullSource,
+    ReceivedMessage,
+)
 from gateway.client.from_settings import read_access
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, SettingRefused
 from gateway.settings.commands import SubSettings
 
 _LAST_WRITE_S = 0.2
@@ -86,7 +92,11 @@ def _open_source(
     access = read_access(settings)
     url = settings.gateway_url
     if url is None:
+        if settings.pull:
+            raise SettingRefused("--pull", "it needs a gateway; set --url")
         return NsqdSource(names, settings, access, window=window)
+    if settings.pull:
+        return PullSource(url, names, access, window=window)
     return GatewaySource(url, names, settings, access, window=window)
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self, cast
 from urllib.parse import urlencode
 
+import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
@@ -368,6 +369,134 @@ class GatewaySource:
             logger.debug("command not sent: socket closed", cmd=command["cmd"])
 
 
+_PULL_WAIT_MS = 20_000
+_PULL_TIMEOUT_S = 40.0
+_MAX_PULL = 1_000
+
+
+class _Pulled(msgspec.Struct):
+    """The members used of a message in the response to POST /pull."""
+
+    lease: str
+    id: str
+    timestamp_ns: str
+    attempts: int
+    body: str | None = None
+    body_base64: bytes | None = None
+
+
+class _PullResponse(msgspec.Struct):
+    messages: list[_Pulled]
+
+
+class _RefusedLease(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _AckResponse(msgspec.Struct):
+    refused: list[_RefusedLease]
+
+
+class PullSource:
+    """A source that pulls from a gateway by plain HTTP requests; see `MessageSource`."""
+
+    def __init__(
+        self, url: str, names: tuple[str, str], access: NsqdAccess, *, window: int
+    ) -> None:
+        self._url = url
+        self._names = names
+        self._window = window
+        self._backoff = Backoff(random.random)
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers=bearer_headers(access.secret),
+            timeout=_PULL_TIMEOUT_S,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Return this object: the first pull subscribes."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect; what is not answered is requeued when its lease ends."""
+        await self._client.aclose()
+
+    async def batches(self) -> AsyncIterator[Sequence[ReceivedMessage]]:
+        """Yield messages; see `MessageSource`."""
+        while self._window:
+            topic, channel = self._names
+            query = {
+                "topic": topic,
+                "channel": channel,
+                "max": min(self._window, _MAX_PULL),
+                "wait_ms": _PULL_WAIT_MS,
+            }
+            began_at = asyncio.get_running_loop().time()
+            try:
+                body = await self._post("/pull", params=query)
+                pulled = msgspec.json.decode(body, type=_PullResponse).messages
+            except msgspec.DecodeError as error:
+                raise NoBroker(f"{self._url} is not a gateway; check --url") from error
+            except NoBroker as error:
+                logger.warning("pull failed", reason=str(error))
+                await asyncio.sleep(self._backoff.next_delay_s())
+                continue
+            self._backoff.reset_after(asyncio.get_running_loop().time() - began_at)
+            if pulled:
+                yield [_from_pulled(each) for each in pulled]
+
+    async def set_window(self, count: int) -> None:
+        """Pull at most *count* messages at a time from now on; 0: none any more."""
+        self._window = count
+
+    async def finish(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Finish *messages* (FIN)."""
+        await self._ack({"fin": [each.handle for each in messages]})
+
+    async def requeue(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Requeue *messages* without a delay (REQ)."""
+        await self._ack({"req": [{"lease": each.handle} for each in messages]})
+
+    async def _ack(self, ack: dict[str, list[Any]]) -> None:
+        """Answer leases; what fails is delivered again, so it is only logged."""
+        try:
+            body = await self._post("/ack", json=ack)
+            refused = msgspec.json.decode(body, type=_AckResponse).refused
+        except (GatewayError, msgspec.DecodeError) as error:
+            logger.warning("leases not answered", reason=str(error))
+            return
+        for each in refused:
+            logger.warning("lease refused", code=each.code, reason=each.message)
+
+    async def _post(self, path: str, **request: Any) -> bytes:  # noqa: ANN401 - httpx's
+        """Return the body of a response 200; raises NoBroker if another attempt may succeed."""
+        try:
+            answer = await self._client.post(path, **request)
+        except httpx.HTTPError as error:
+            if (tls_error := untrusted_certificate_error(self._url, error)) is not None:
+                raise tls_error from error
+            reason = str(error) or type(error).__name__
+            text = f"the gateway at {self._url} does not respond: {reason}"
+            raise NoBroker(text) from error
+        if answer.status_code != httpx.codes.OK:
+            raise _refusal(self._url, answer.status_code, answer.content)
+        return answer.content
+
+
+def _from_pulled(pulled: _Pulled) -> ReceivedMessage:
+    body = pulled.body_base64
+    return ReceivedMessage(
+        id=pulled.id,
+        attempts=pulled.attempts,
+        timestamp_ns=pulled.timestamp_ns,
+        nsqd=None,
+        body=(pulled.body or "").encode() if body is None else body,
+        handle=pulled.lease,
+    )
+
+
 def _from_frame(connection: ClientConnection, frame: _Frame) -> ReceivedMessage:
     if frame.body_base64 is not None:
         body = base64.b64decode(frame.body_base64, validate=True)
@@ -385,9 +514,13 @@ def _from_frame(connection: ClientConnection, frame: _Frame) -> ReceivedMessage:
 
 def _upgrade_error(url: str, error: InvalidStatus) -> GatewayError:
     """Return the exception for a refused upgrade: NoBroker for 5xx, the only one to retry."""
-    status = error.response.status_code
+    return _refusal(url, error.response.status_code, bytes(error.response.body or b"{}"))
+
+
+def _refusal(url: str, status: int, body: bytes) -> GatewayError:
+    """Return the exception for a response that is an error: NoBroker for 5xx."""
     try:
-        detail = msgspec.json.decode(error.response.body or b"{}", type=_UpgradeErrorBody).detail
+        detail = msgspec.json.decode(body, type=_UpgradeErrorBody).detail
     except msgspec.DecodeError:
         detail = ""
     text = f"{url} answered {status}: {detail or 'not a response of a gateway; check --url'}"

@@ -132,6 +132,10 @@ class SubSettings(CommandSettings):
         (0, 99),
         "percent",
     )
+    pull: bool = switch(
+        "Pull messages from the gateway by plain HTTP requests (POST /pull), where WebSockets do "
+        "not pass. It needs a gateway (--url)."
+    )
     output_buffer_size: int = number(
         0,
         "Size of nsqd's output buffer; 0: nsqd's default, -1: send each message at once.",

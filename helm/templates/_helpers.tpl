@@ -107,6 +107,7 @@ annotations:
 {{- with .Values.secrets -}}
 {{- if .auth.name -}}{{- $_ := set $all "auth_secret_file" (printf "%s/auth/%s" $root .auth.key) -}}{{- end -}}
 {{- if .admin.name -}}{{- $_ := set $all "admin_secret_file" (printf "%s/admin/%s" $root .admin.key) -}}{{- end -}}
+{{- if $.Values.leases.secret -}}{{- $_ := set $all "lease_key_file" (printf "%s/leases/%s" $root $.Values.leases.key) -}}{{- end -}}
 {{- if .tls.name -}}
 {{- $_ := set $all "tls_cert" (printf "%s/tls/%s" $root .tls.certKey) -}}
 {{- $_ := set $all "tls_key" (printf "%s/tls/%s" $root .tls.keyKey) -}}
@@ -218,7 +219,7 @@ serversscheme (Traefik), server-ssl (HAProxy), upstream-protocol (Contour), app-
 {{/* Names of the mounted Secrets, by mount directory. */}}
 {{- define "nsq-gateway.secretMounts" -}}
 {{- $mounts := dict -}}
-{{- range $folder, $name := dict "auth" .Values.secrets.auth.name "admin" .Values.secrets.admin.name "tls" .Values.secrets.tls.name "nsqd-tls" .Values.secrets.nsqdTls.name -}}
+{{- range $folder, $name := dict "auth" .Values.secrets.auth.name "admin" .Values.secrets.admin.name "tls" .Values.secrets.tls.name "nsqd-tls" .Values.secrets.nsqdTls.name "leases" .Values.leases.secret -}}
 {{- if $name -}}{{- $_ := set $mounts $folder $name -}}{{- end -}}
 {{- end -}}
 {{- toJson $mounts -}}

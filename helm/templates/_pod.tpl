@@ -66,6 +66,13 @@ spec:
           value: {{ $settings.listen | quote }}
         - name: NSQ_GATEWAY_MANAGEMENT_LISTEN
           value: {{ $settings.management_listen | quote }}
+        {{- if .Values.leases.secret }}
+        - name: POD_IP
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+        - name: NSQ_GATEWAY_ADVERTISE_ADDRESS
+          # In the form of the address that the pod listens on.
+          value: "{{ ternary "[$(POD_IP)]" "$(POD_IP)" (hasPrefix "[" $settings.management_listen) }}:{{ include "nsq-gateway.port" .Values.settings.management_listen }}"
+        {{- end }}
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

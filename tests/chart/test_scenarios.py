@@ -122,7 +122,11 @@ def test_the_gateway_listens_where_the_values_say(name: str, tmp_path: Path) -> 
     file = tmp_path / "gateway.toml"
     file.write_text(found.toml)
     image = dict(re.findall(r"(NSQ_GATEWAY_\w+)=(\S+)", (ROOT / "Dockerfile").read_text()))
-    pod = {each["name"]: each.get("value", "") for each in found.gateway["env"]}
+    pod = {
+        # As the kubelet does.
+        each["name"]: each.get("value", "").replace("$(POD_IP)", "10.0.0.7")
+        for each in found.gateway["env"]
+    }
     assert "/etc/nsq-gateway/gateway.toml" == pod.pop("NSQ_GATEWAY_CONFIG")
 
     ended = subprocess.run(

@@ -36,6 +36,15 @@ _CONFIG = f"""
 [[operations]]
 include-path-regex = "^/(topic|channel)/(empty|pause|unpause)$"
 parameters = {{ "query.topic" = "{_KEPT["topic"]}", "query.channel" = "{_KEPT["channel"]}" }}
+
+# An event stream does not end: `test_event_stream` looks at it.
+[[operations]]
+include-path = "/sub"
+headers = {{ Accept = "application/problem+json" }}
+
+[[operations]]
+include-path = "/pull"
+parameters = {{ "query.wait_ms" = 0 }}
 """
 _CHECKS = (
     "not_a_server_error",

@@ -55,7 +55,12 @@ from gateway.web.responses import TITLES
 from gateway.web.site.assets import static_files_router
 from gateway.web.site.docs import docs_router
 from gateway.web.subscribe.connection_limits import ConnectionLimits, UnauthenticatedLimit
-from gateway.web.subscribe.request import _PARAMETERS, choose_subprotocol, parse_subscribe_request
+from gateway.web.subscribe.request import (
+    _PARAMETERS,
+    _PULL_PARAMETERS,
+    choose_subprotocol,
+    parse_subscribe_request,
+)
 from gateway.web.whoami import whoami_router
 from tests.support.gateways.public_http import public_http
 from tests.support.http.asgi import http_client
@@ -135,7 +140,8 @@ def test_every_status_and_word_comes_from_the_tables(method: str, path: str) -> 
     known = {(status, token) for token, status in HTTP_STATUS.items()}
     known |= {(fault.status, fault.token) for fault in faults}
     known |= {(400, "INVALID_AUTHORIZATION"), (400, "INVALID_SUBPROTOCOL"), (400, "INVALID_ARG")}
-    known |= {(400, f"INVALID_ARG_{name.upper()}") for name in _PARAMETERS}
+    names = (*_PARAMETERS, *_PULL_PARAMETERS)
+    known |= {(400, f"INVALID_ARG_{name.upper()}") for name in names}
     known |= {(fault.status, fault.token) for fault in (UPGRADE_REQUIRED, NOT_FOUND)}
 
     assert set() == documented(method, path) - known
@@ -168,7 +174,7 @@ FASTAPI = {
     for method, route in methods.items()
 }
 IN_FRONT = {(path, method) for path in ("/pub", "/mpub") for method in ("post", "options")}
-IN_FRONT.add(("/sub", "get"))
+IN_FRONT |= {("/sub", "get"), ("/pull", "post"), ("/ack", "post")}
 """What is answered before FastAPI is asked."""
 AROUND = {408, 431, 500}
 """What is said to a request that never arrives in whole, and by the handler of every failure."""
