@@ -175,8 +175,11 @@ class _Page:
         if "101" in operation["responses"]:
             words, server = ["websockets"], server.replace("http", "ws", 1)
         elif body := operation.get("requestBody"):
-            example = next(iter(next(iter(body["content"].values()))["examples"].values()))
-            words += ["--data-binary", _quoted(example["value"])]
+            example = self._resolved(
+                next(iter(next(iter(body["content"].values()))["examples"].values()))
+            )["value"]
+            text = example if isinstance(example, str) else json.dumps(example)
+            words += ["--data-binary", _quoted(text)]
         elif method != "GET":
             words += ["-X", method]
         query = {

@@ -22,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.typing import Subprotocol
 
+from gateway.aio import spawn
 from gateway.cli.stdio import untrusted_certificate_error
 from gateway.client.backoff import Backoff
 from gateway.client.consumer import Consumer, ConsumerOptions
@@ -414,13 +415,17 @@ class PullSource:
             timeout=_PULL_TIMEOUT_S,
             trust_env=False,
         )
+        self._acks: set[asyncio.Task[None]] = set()
+        """Acks without a response yet."""
 
     async def __aenter__(self) -> Self:
         """Return this object: the first pull subscribes."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect; what is not answered is requeued when its lease ends."""
+        """Wait for the responses to acks, and disconnect."""
+        if self._acks:
+            await asyncio.wait(self._acks, timeout=_CLOSE_TIMEOUT_S)
         await self._client.aclose()
 
     async def batches(self) -> AsyncIterator[Sequence[ReceivedMessage]]:
@@ -440,7 +445,7 @@ class PullSource:
             except msgspec.DecodeError as error:
                 raise NoBroker(f"{self._url} is not a gateway; check --url") from error
             except NoBroker as error:
-                logger.warning("pull failed", reason=str(error))
+                logger.warning("gateway pull failed", reason=str(error))
                 await asyncio.sleep(self._backoff.next_delay_s())
                 continue
             self._backoff.reset_after(asyncio.get_running_loop().time() - began_at)
@@ -460,15 +465,22 @@ class PullSource:
         await self._ack({"req": [{"lease": each.handle} for each in messages]})
 
     async def _ack(self, ack: dict[str, list[Any]]) -> None:
+        """Answer leases; that goes on if the caller is cancelled, as by a signal."""
+        task = spawn("answer leases", self._send_ack(ack))
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+        await asyncio.shield(task)
+
+    async def _send_ack(self, ack: dict[str, list[Any]]) -> None:
         """Answer leases; what fails is delivered again, so it is only logged."""
         try:
             body = await self._post("/ack", json=ack)
             refused = msgspec.json.decode(body, type=_AckResponse).refused
         except (GatewayError, msgspec.DecodeError) as error:
-            logger.warning("leases not answered", reason=str(error))
+            logger.warning("gateway ack failed", reason=str(error))
             return
         for each in refused:
-            logger.warning("lease refused", code=each.code, reason=each.message)
+            logger.warning("lease refused by gateway", code=each.code, reason=each.message)
 
     async def _post(self, path: str, **request: Any) -> bytes:  # noqa: ANN401 - httpx's
         """Return the body of a response 200; raises NoBroker if another attempt may succeed."""

@@ -36,6 +36,8 @@ WALL_CLOCK: Mapping[str, str] = {
     "telemetry/metrics.py": "the time of an exemplar",
     "telemetry/process.py": "when the process was started, for its metric",
     "telemetry/tracing.py": "the begin of a span",
+    "web/subscribe/endpoint.py": "when a lease ends, for the text of a refusal",
+    "web/subscribe/pull.py": "when a lease ends, for the text of a refusal",
     "web/metrics.py": "the age of a message, whose timestamp is nsqd's",
 }
 """Files that may ask for it, and what for; everything that waits asks the event loop's clock."""

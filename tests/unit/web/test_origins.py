@@ -197,7 +197,10 @@ def test_a_browser_that_asks_for_a_listed_page_is_told_what_it_may_send() -> Non
         [
             *POLICY.cors_headers([FRIEND]),
             (b"access-control-allow-methods", b"OPTIONS, POST"),
-            (b"access-control-allow-headers", b"authorization, content-type, x-request-id"),
+            (
+                b"access-control-allow-headers",
+                b"authorization, content-type, nsq-gateway-client, x-request-id",
+            ),
             (b"access-control-max-age", b"600"),
         ],
         b"",

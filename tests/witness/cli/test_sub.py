@@ -35,10 +35,14 @@ class Place:
         """Return nsqd's counts of the channel, once they are *counts* or the time is up."""
         return await poll_until(self.account.counts, NOTHING_LEFT | counts)
 
+    async def in_flight(self) -> int:
+        """Return how many messages nsqd has in flight."""
+        return (await self.account.counts())["in_flight_count"]
 
-@pytest.fixture(params=["nsqd", "gateway"])
+
+@pytest.fixture(params=["nsqd", "gateway", "pull"])
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    """Yield an nsqd by its address, an nsqd found by nsqlookupd, and a gateway."""
+    """Yield an nsqd by its address, an nsqd found by nsqlookupd, and a gateway in two ways."""
     async with AsyncExitStack() as life:
         enter = life.enter_async_context
         flags = []
@@ -54,6 +58,9 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         if request.param == "gateway":
             gateway = await enter(gateway_with_nsqd([nsqd.tcp_address], [nsqd.http_address]))
             settings = {"url": gateway.websocket_url}
+        if request.param == "pull":
+            gateway = await enter(gateway_with_nsqd([nsqd.tcp_address], [nsqd.http_address]))
+            settings = {"url": gateway.url, "pull": "true"}
         yield Place(settings, nsqd, account)
 
 
@@ -64,7 +71,7 @@ async def nsqd() -> AsyncIterator[Place]:
         yield Place({"nsqd_tcp_address": nsqd.tcp_address}, nsqd, account)
 
 
-@pytest.mark.parametrize("place", ["nsqd", "lookupd", "gateway"], indirect=True)
+@pytest.mark.parametrize("place", ["nsqd", "lookupd", "gateway", "pull"], indirect=True)
 async def test_each_message_is_a_line_and_is_finished(place: Place) -> None:
     """Lines have the order in which the messages arrived."""
     await place.account.publish(b"one", b"two", b"\xff")
@@ -133,6 +140,9 @@ async def test_a_signal_hands_back_what_is_not_written(
         command.signal(number)
         returned, output, errors = await command.end()
 
+    if "pull" in place.settings:
+        # What has come to the gateway after the answer to a pull waits there for another one.
+        await poll_until(place.in_flight, 0)
     counts = await place.account.counts()
     assert (status, "", 0) == (returned, errors, counts["in_flight_count"])
     # Messages that were being written to the pipe at the signal may be delivered again.
