@@ -47,7 +47,8 @@ def plan(*, quick: bool) -> Benchmark:
 
 
 def _rows(count: int, idle: int, rounds: int) -> Iterator[Row]:
-    with real_nsqd() as nsqd, gateway(nsqd) as ours:
+    # Rounds wait until the consumer of the last one has left.
+    with real_nsqd() as nsqd, gateway(nsqd, "--pull-idle-s=1") as ours:
         for clients in (1, CLIENTS):
             window = BATCH * clients
             load = delivery.Load(window, count, {})

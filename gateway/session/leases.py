@@ -8,11 +8,12 @@ docs/pull.md. A lease is opaque to clients.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
-from collections.abc import Sequence
+from binascii import a2b_base64, b2a_base64
+from functools import lru_cache
+from hashlib import blake2b, sha256
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import NamedTuple
 
 from gateway.protocol.wire import MESSAGE_ID_BYTES
@@ -27,7 +28,10 @@ MAX_ADDRESS_BYTES = 255
 _VERSION = 1
 _TAG_BYTES = 16
 _HEAD = Struct(f">B{OWNER_BYTES}s8sIB")
-"""Version, owner, caller, holder, worker; the size of the address and the address follow."""
+"""
+Version, owner, caller, holder, worker; the size of the address and the address follow, and zeros to
+a size that base64 fills.
+"""
 _TAIL = Struct(f">IQ{MESSAGE_ID_BYTES}s")
 """Number of the delivery, end in ms since 1970, message id."""
 
@@ -61,11 +65,14 @@ class LeaseKey:
     """The key by which replicas recognize each other's leases, of 16 to 4 096 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        # BLAKE2 is a MAC with a key (RFC 7693 §2.9), and takes a quarter of the time of HMAC.
+        self._keyed = blake2b(key=sha256(key).digest(), digest_size=_TAG_BYTES)
 
     def tag(self, data: bytes) -> bytes:
         """Return the authentication code of *data*, 16 bytes."""
-        return hmac.digest(self._key, data, "sha256")[:_TAG_BYTES]
+        mac = self._keyed.copy()
+        mac.update(data)
+        return mac.digest()
 
     def is_tag(self, tag: bytes, data: bytes) -> bool:
         """Return whether *tag* is that of *data*; takes the same time for every wrong one."""
@@ -77,17 +84,23 @@ class LeaseKey:
 
     def read(self, text: str) -> Lease | None:
         """Return what the lease *text* says; None if it was not signed with this key."""
-        if len(text) > MAX_LEASE_CHARS:
+        if not _MIN_CHARS <= len(text) <= MAX_LEASE_CHARS:
             return None
         try:
-            signed = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
-        except (ValueError, binascii.Error):
+            signed = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
+        except ValueError:
             return None
-        data, tag = signed[:-_TAG_BYTES], signed[-_TAG_BYTES:]
-        # Encoded again: base64 has several texts for the same bytes, and a lease has one.
-        if not self.is_tag(tag, data) or _encoded(signed) != text:
+        data = signed[:-_TAG_BYTES]
+        # A size that base64 fills: no other text has the same bytes.
+        if len(signed) % 3 or not self.is_tag(signed[-_TAG_BYTES:], data):
             return None
-        return _parse(data)
+        try:
+            owner, caller, holder = _parse_head(data[: -_TAIL.size])
+        except (ValueError, StructError, IndexError):
+            return None  # another version wrote it
+        number, ends_at_ms, message_id = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        delivery_id = f"{message_id.decode('latin-1')}-{number}"
+        return Lease(owner, holder, caller, delivery_id, ends_at_ms)
 
 
 class LeaseWriter:
@@ -99,34 +112,29 @@ class LeaseWriter:
         self._key = key
         address = owner.address.encode()
         head = _HEAD.pack(_VERSION, owner.process, caller, holder, owner.worker)
-        self._head = head + bytes([len(address)]) + address
+        head += bytes([len(address)]) + address
+        self._head = head + bytes(-(len(head) + _TAIL.size + _TAG_BYTES) % 3)
 
     def write(self, delivery_id: str, ends_at_ms: int) -> str:
         """Return the lease of a delivery, which ends at *ends_at_ms* (since 1970)."""
         message_id, number = delivery_id[:MESSAGE_ID_BYTES], delivery_id[MESSAGE_ID_BYTES + 1 :]
         tail = _TAIL.pack(int(number), ends_at_ms, message_id.encode("latin-1"))
         data = self._head + tail
-        return _encoded(data + self._key.tag(data))
-
-    def write_all(self, delivery_ids: Sequence[str], ends_at_ms: int) -> list[str]:
-        """Return the leases of deliveries that end together."""
-        return [self.write(delivery_id, ends_at_ms) for delivery_id in delivery_ids]
+        return b2a_base64(data + self._key.tag(data), newline=False).translate(_TO_URL).decode()
 
 
-def _encoded(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+_MIN_CHARS = (_HEAD.size + 1 + _TAIL.size + _TAG_BYTES) * 4 // 3
+_TO_URL = bytes.maketrans(b"+/", b"-_")
+_FROM_URL = bytes.maketrans(b"-_+/", b"+/!!")
+"""Base64url (RFC 4648 §5); the other alphabet's digits are none here."""
 
 
-def _parse(data: bytes) -> Lease | None:
-    """Return the lease in *data*, which is signed; None if another version wrote it."""
-    if len(data) <= _HEAD.size or data[0] != _VERSION:
-        return None
-    _, process, caller, holder, worker = _HEAD.unpack_from(data)
-    size = data[_HEAD.size]
-    tail_at = _HEAD.size + 1 + size
-    if len(data) != tail_at + _TAIL.size:
-        return None
-    number, ends_at_ms, message_id = _TAIL.unpack_from(data, tail_at)
-    address = data[_HEAD.size + 1 : tail_at].decode("utf-8", "replace")
-    delivery_id = f"{message_id.decode('latin-1')}-{number}"
-    return Lease(Owner(process, address, worker), holder, caller, delivery_id, ends_at_ms)
+@lru_cache(maxsize=4_096)
+def _parse_head(head: bytes) -> tuple[Owner, bytes, int]:
+    """Return owner, caller and holder of leases with this head, of which there are many."""
+    version, process, caller, holder, worker = _HEAD.unpack_from(head)
+    if version != _VERSION:
+        raise ValueError(version)
+    at = _HEAD.size + 1
+    address = head[at : at + head[_HEAD.size]].decode()
+    return Owner(process, address, worker), caller, holder
