@@ -195,7 +195,7 @@ class PullSession:
         """Accept messages of *source*; *answer* is its nsqd's response to IDENTIFY."""
         self._sources[source] = answer
 
-    def on_source_lost(self, source: int, now: float) -> list[PullAction]:
+    def on_source_lost(self, source: int) -> list[PullAction]:
         """Remove a source; its leases are lost, since nsqd delivers their messages again."""
         self._sources.pop(source, None)
         for arrival in self._arrived:
@@ -203,7 +203,7 @@ class PullSession:
                 self._count_arrived(arrival.messages, -1)
         self._arrived = deque(each for each in self._arrived if each.batch.source != source)
         self._lose(self._window.lose(source))
-        return self._follow_up([], now)
+        return self._follow_up([])
 
     def on_messages(
         self, source: int, messages: list[Message], now: float, sent_after: float
@@ -242,7 +242,7 @@ class PullSession:
         self._is_reading = not is_over
         return [PauseReading() if is_over else ResumeReading()]
 
-    def on_ack_refused(self, source: int, frame: ErrorFrame, now: float) -> list[PullAction]:
+    def on_ack_refused(self, source: int, frame: ErrorFrame) -> list[PullAction]:
         """Note that nsqd refused a TOUCH: it has timed the message out, so its lease is lost."""
         # nsqd: "E_TOUCH_FAILED TOUCH 0123456789abcdef failed ID not in flight".
         if frame.code != "E_TOUCH_FAILED":
@@ -251,7 +251,7 @@ class PullSession:
         for text in refused:
             lost = self._window.touch_refused(source, text.encode("latin-1", "replace"))
             self._lose([] if lost is None else [lost])
-        return self._follow_up([], now)
+        return self._follow_up([])
 
     def _lose(self, delivery_ids: Sequence[str]) -> None:
         for delivery_id in delivery_ids:
@@ -269,12 +269,12 @@ class PullSession:
         self._push(pull.deadline, pull)
         return self.serve(now)
 
-    def cancel(self, pull: Pull, now: float) -> list[PullAction]:
+    def cancel(self, pull: Pull) -> list[PullAction]:
         """Forget *pull*, whose client has left; does nothing if it is answered."""
         if pull.is_waiting:
             self._waiting.remove(pull)
             self._end_pull(pull)
-        return self._follow_up([], now)
+        return self._follow_up([])
 
     def serve(self, now: float) -> list[PullAction]:
         """Answer waiting pulls with the messages that have arrived, both in order."""
@@ -287,7 +287,7 @@ class PullSession:
             self._waiting.popleft()
             self._end_pull(pull)
             answers.append(AnswerPull(pull, messages))
-        return self._follow_up([*answers, *self._check_buffer()], now)
+        return self._follow_up([*answers, *self._check_buffer()])
 
     def _end_pull(self, pull: Pull) -> None:
         pull.is_waiting = False
@@ -350,7 +350,7 @@ class PullSession:
         """Return the actions that finish leased messages, and the refusals by delivery id."""
         taken, refused = self._take(delivery_ids, "FIN", now)
         actions = [FinishDeliveries(source, ids) for source, ids in taken.items()]
-        return self._follow_up(actions, now), refused
+        return self._follow_up(actions), refused
 
     def requeue(
         self, delivery_ids: Sequence[str], delay_ms: int, now: float
@@ -361,7 +361,7 @@ class PullSession:
             RequeueDeliveries(source, ids, delay_ms, RequeueCause.CLIENT)
             for source, ids in taken.items()
         ]
-        return self._follow_up(actions, now), refused
+        return self._follow_up(actions), refused
 
     def touch(
         self, delivery_ids: Sequence[str], lease_s: float, now: float
@@ -385,7 +385,7 @@ class PullSession:
                 continue
             lease.ends_at = min(now + (lease_s or batch.timeout_s), batch.ceiling - MARGIN_S)
             self._schedule(delivery_id, lease, now)
-        return self._follow_up(actions, now), refused
+        return self._follow_up(actions), refused
 
     def _take(
         self, delivery_ids: Sequence[str], verb: str, now: float
@@ -472,7 +472,7 @@ class PullSession:
         if ended:
             taken, _ = self._window.take_many(ended, now)
             actions += requeue_actions(taken, 0, RequeueCause.LEASE_ENDED)
-        return self._follow_up([*actions, *self._requeue_lingering(now)], now)
+        return self._follow_up([*actions, *self._requeue_lingering(now)])
 
     def _touch_now(self, delivery_id: str, now: float) -> list[PullAction]:
         """Return the TOUCH of a leased message; its lease is lost if nsqd has timed it out."""
@@ -495,9 +495,8 @@ class PullSession:
 
     # RDY, and the end
 
-    def _follow_up(self, actions: Sequence[PullAction], now: float) -> list[PullAction]:
+    def _follow_up(self, actions: Sequence[PullAction]) -> list[PullAction]:
         """Return *actions* after the RDY that the new state requires."""
-        del now
         # First: nsqd would deliver requeued messages, and others in place of finished ones, at
         # once under a higher RDY.
         ready = self._ready
@@ -520,7 +519,7 @@ class PullSession:
         for pull in self._waiting:
             self._end_pull(pull)
         self._waiting.clear()
-        return self._follow_up([*answers, *self._requeue_all_arrived(now)], now)
+        return self._follow_up([*answers, *self._requeue_all_arrived(now)])
 
     def _requeue_all_arrived(self, now: float) -> list[PullAction]:
         left: dict[int, list[bytes]] = {}

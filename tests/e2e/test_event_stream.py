@@ -163,3 +163,23 @@ async def test_a_stream_needs_a_secret_where_one_is_required() -> None:
         assert (401, "AUTH_REQUIRED") == (answer.status_code, answer.json()["message"])
         async with pull_client(gateway.url, "s") as caller, caller.stream("t") as events:
             assert "SUB" == (await events.next())[1]["cmd"]
+
+
+@pytest.mark.parametrize("channel", ["", "&channel=c"], ids=["viewer", "consumer"])
+async def test_a_client_that_does_not_read_is_closed(channel: str) -> None:
+    """As a WebSocket is: its bytes are bounded, and nobody else waits for it."""
+    async with gateway_alone(
+        "--socket-buffer-bytes=100000", "--slow-consumer-s=0.5", "--log-format=json"
+    ) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        query = f"topic=t{channel}&max_in_flight=2500"
+        head = f"GET /sub?{query} HTTP/1.1\r\nHost: {host}\r\n"
+        writer.write(f"{head}Accept: text/event-stream\r\n\r\n".encode())
+        await gateway.program.said(r'.*"event": "subscriber connected".*')
+        for _ in range(200):
+            await gateway.publish("t", b"x" * 100_000)
+        ended = await gateway.program.said(r'.*"event": "subscriber disconnected".*')
+        assert '"close_code": 4001' in ended[0]
+        writer.close()
+        del reader

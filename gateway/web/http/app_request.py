@@ -60,6 +60,13 @@ class AppRequest(RequestResponseCycle):
         """False while the write buffer is full."""
         return not self.flow.write_paused
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel has not taken."""
+        connection: Any = self.transport  # the `HttpProtocol`
+        size_bytes: int = connection.transport.get_write_buffer_size()
+        return size_bytes
+
     def write_chunk(self, data: bytes) -> None:
         """
         Send a part of the body at once, in a response that has begun without Content-Length.

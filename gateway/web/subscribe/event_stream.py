@@ -50,6 +50,10 @@ class StreamConnection(Protocol):
     def is_writable(self) -> bool:
         """False while the write buffer is full."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel has not taken."""
+
     def write_chunk(self, data: bytes) -> None:
         """Send a part of the body at once."""
 
@@ -90,14 +94,10 @@ class EventStream:
         """False while the write buffer is full."""
         return self._connection.is_writable
 
-    @is_writable.setter
-    def is_writable(self, _: bool) -> None:
-        raise AttributeError("is_writable")  # the connection decides
-
     @property
     def unsent_bytes(self) -> int:
-        """0: the connection's write buffer is bounded, and it is not read beyond that."""
-        return 0
+        """Bytes that the kernel has not taken; 0 once the stream has ended."""
+        return 0 if self.ended.done() else self._connection.unsent_bytes
 
     def send(self, text: bytes) -> None:
         """Send the JSON objects in *text*; does nothing once the stream has ended."""

@@ -267,7 +267,7 @@ class PullConsumer:
         if answer.done() and not answer.cancelled() and answer.exception() is None:
             self.hand_back(answer.result())
         else:
-            self._apply(self._session.cancel, pull)
+            self._execute(self._session.cancel(pull))
 
     def hand_back(self, messages: Sequence[LeasedMessage]) -> None:
         """Requeue messages whose client has left before it got them."""
@@ -365,7 +365,7 @@ class PullConsumer:
             code=frame.code,
             reason=frame.description,
         )
-        self._apply(self._session.on_ack_refused, source, frame)
+        self._execute(self._session.on_ack_refused(source, frame))
 
     def on_source_opened(self, source: int, answer: IdentifyResponse) -> None:
         """Called when an nsqd is connected."""
@@ -376,7 +376,7 @@ class PullConsumer:
         """Called when an nsqd connection is lost, and with it the leases of its messages."""
         del error
         self._upstream.remove_source(source)
-        self._apply(self._session.on_source_lost, source)
+        self._execute(self._session.on_source_lost(source))
 
     def on_channel_gone(self, address: str) -> None:
         """Called when the channel was deleted at nsqd: the next pull creates it again."""

@@ -99,14 +99,16 @@ class WebSocket(Protocol):
     A protocol, so that sockets and viewers are tested, and modelled, without a transport.
     """
 
-    is_writable: bool
-    """False while the write buffer is full; `WebSocketHandler.on_writable` follows."""
     sent_bytes: int
     """Bytes of all frames sent, including control frames."""
     is_closed_by_client: bool
     """True if the client sent the first close frame; it may have any code."""
     close_reason: str
     """The reason in the gateway's close frame; empty if the gateway has sent none."""
+
+    @property
+    def is_writable(self) -> bool:
+        """False while the write buffer is full; `WebSocketHandler.on_writable` follows."""
 
     @property
     def unsent_bytes(self) -> int:

@@ -151,7 +151,7 @@ def test_what_a_lost_connection_had_leased_is_lost() -> None:
     """Until the lease would have ended, the answer says so."""
     found = session()
     ids = leased(found, 2)
-    found.on_source_lost(1, 1.0)
+    found.on_source_lost(1)
     for answer in (found.finish, lambda each, now: found.touch(each, 5.0, now)):
         actions, refused = answer(ids[:1], 2.0)
         assert [] == actions
@@ -166,7 +166,7 @@ def test_a_refused_touch_loses_the_lease() -> None:
     [delivery_id] = leased(found, 1)
     found.touch([delivery_id], 5.0, 1.0)
     text = f"TOUCH {IDS[0].decode()} failed ID not in flight"
-    found.on_ack_refused(1, ErrorFrame("E_TOUCH_FAILED", text), 1.1)
+    found.on_ack_refused(1, ErrorFrame("E_TOUCH_FAILED", text))
 
     assert LEASE_LOST == found.finish([delivery_id], 1.2)[1][delivery_id].code
 

@@ -212,7 +212,7 @@ class Leases(RuleBasedStateMachine):
         """A client leaves before its answer."""
         pull = data.draw(st.sampled_from(self.pulls))
         self.pulls.remove(pull)
-        self.carry_out(self.session.cancel(pull, self.now))
+        self.carry_out(self.session.cancel(pull))
         self.settle()
 
     @precondition(lambda self: self.held)
@@ -291,7 +291,7 @@ class Leases(RuleBasedStateMachine):
             self.queue.append(Message(1, 1, message_id, b"x" * 200))
         self.unread.clear()
         self.arrived_at.clear()
-        self.carry_out(self.session.on_source_lost(lost, self.now))
+        self.carry_out(self.session.on_source_lost(lost))
         for held in self.held.values():
             held.is_answered = True  # nothing can be done with it any more
         self.connect()
@@ -302,7 +302,7 @@ class Leases(RuleBasedStateMachine):
     def refuse_touch(self, data: st.DataObject) -> None:
         """A refusal of nsqd that names an unknown message changes nothing."""
         frame = ErrorFrame("E_TOUCH_FAILED", "TOUCH ffffffffffffffff failed ID not in flight")
-        self.carry_out(self.session.on_ack_refused(self.source, frame, self.now))
+        self.carry_out(self.session.on_ack_refused(self.source, frame))
         del data
 
     def teardown(self) -> None:
