@@ -125,8 +125,8 @@ class LeaseWriter:
 
 _MIN_CHARS = (_HEAD.size + 1 + _TAIL.size + _TAG_BYTES) * 4 // 3
 _TO_URL = bytes.maketrans(b"+/", b"-_")
-_FROM_URL = bytes.maketrans(b"-_+/", b"+/!!")
-"""Base64url (RFC 4648 §5); the other alphabet's digits are none here."""
+_FROM_URL = bytes.maketrans(b"-_+/=", b"+/!!!")
+"""Base64url (RFC 4648 §5) without padding; the other alphabet's digits are none here."""
 
 
 @lru_cache(maxsize=4_096)

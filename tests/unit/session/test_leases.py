@@ -61,7 +61,9 @@ def test_a_cut_or_longer_lease_is_none(end: int, more: str) -> None:
     assert not more or KEY.read(TEXT + more) is None
 
 
-@pytest.mark.parametrize("text", ["", "=", "AAAA", "A" * 1_000_000, "ä" * 20, "\0" * 96])
+@pytest.mark.parametrize(
+    "text", ["", "=", f"{TEXT}=", f"{TEXT}====", "AAAA", "A" * 1_000_000, "ä" * 20, "\0" * 96]
+)
 def test_what_is_no_lease_at_all_is_none(text: str) -> None:
     assert KEY.read(text) is None
 
