@@ -413,7 +413,7 @@ async def test_a_message_that_waited_too_long_is_requeued() -> None:
 
 
 async def test_a_message_after_the_loop_ended_is_requeued() -> None:
-    """A message that was on its way when the loop was left waits for nobody."""
+    """After CLS: before it, nsqd would deliver them here again."""
     async with scripted_sockets() as sockets, module_client(sockets.url) as client:
         peer = await subscribe_client(client, sockets)
         await client.run("(async () => { for await (const message of s) break; })()")
@@ -422,7 +422,7 @@ async def test_a_message_after_the_loop_ended_is_requeued() -> None:
         await peer.deliver("b")
         told += await peer.heard()
 
-    assert [("REQ", ["a"]), ("CLS", None), ("REQ", ["b"])] == [
+    assert [("CLS", None), ("REQ", ["a"]), ("REQ", ["b"])] == [
         (each["cmd"], each.get("ids")) for each in told
     ]
 
