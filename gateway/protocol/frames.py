@@ -82,6 +82,16 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False):
         """True if nsqd closes the connection after it has sent this frame."""
         return self.code not in NON_FATAL_CODES
 
+    @property
+    def refused_command(self) -> tuple[str, str]:
+        """
+        The verb and the message id of the FIN, REQ or TOUCH that nsqd refused by this frame.
+
+        nsqd: "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight".
+        """
+        verb, _, rest = self.description.partition(" ")
+        return verb, rest.partition(" ")[0]
+
     def encode(self) -> bytes:
         """Return the bytes of the frame: the code, then a space and the description, if any."""
         data = f"{self.code} {self.description}" if self.description else self.code

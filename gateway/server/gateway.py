@@ -71,7 +71,7 @@ from gateway.web.rate_limit import PublishBuckets
 from gateway.web.site.assets import static_files_router
 from gateway.web.site.docs import docs_router
 from gateway.web.site.static_dir import StaticDir
-from gateway.web.subscribe.acks import HttpForwarder, LeaseAcks
+from gateway.web.subscribe.acks import AckForwarder, LeaseAcks
 from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
 from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.pull import LeaseIssuer, PullLimits
@@ -215,7 +215,7 @@ class GatewayServer:
         self._access_control = access_control
         self._leases = leases
         self._acks: LeaseAcks | None = None
-        self._forwarder: HttpForwarder | None = None
+        self._forwarder: AckForwarder | None = None
         self._lifecycle = ProcessLifecycle()
         self._process = GatewayMetrics()
         self._drain_report = DrainReport()
@@ -280,7 +280,7 @@ class GatewayServer:
         `stop`.
 
         Raises:
-            SettingsError: The file of --admin-secret-file is invalid.
+            SettingsError: The file of --admin-secret-file or --lease-key-file is invalid.
             StartError: The limit of open files is too low.
         """
         settings = self._settings
@@ -288,6 +288,7 @@ class GatewayServer:
         # backlog until `self._public.start`, the last step.
         self._limit_files(nsqds)
         admin_secret = read_admin_secret(settings)
+        leases = self._leases or new_lease_issuer(settings)
         discovery = self._discovery = Discovery(nsqds.tcp, access.lookup)
         await discovery.start()
         # Without a callback: only the current `addresses` are read, when they are needed.
@@ -297,7 +298,6 @@ class GatewayServer:
         channel_monitor = self._channel_monitor = ChannelMonitor(nsqd_http, discovery)
         # nsqd closes the connection when a message exceeds its limit (FatalClientErr), which fails
         # the publishes of other callers on it: the gateway has to check the limits first.
-        leases = self._leases = self._leases or new_lease_issuer(settings)
         limits, lines = await fetch_limits(settings_limits(settings), settings.nsqd_http_address)
         limits = limits_within_buffers(limits, settings)
         publisher = self._publisher = self._new_publisher(discovery, limits, access)
@@ -324,10 +324,10 @@ class GatewayServer:
             spans=None if tracing is None else PublishSpans(tracing),
         )
         nsq = _Nsq(discovery, channel_monitor, access.connection, access.secret)
-        self._subscribe = self._new_subscribe(nsq, handler, callers)
+        self._subscribe = self._new_subscribe(nsq, handler, callers, leases)
         admin = self._admin_parts(nsq, drains, publisher, admin_secret, callers.access)
-        self._forwarder = HttpForwarder()
-        self._acks = LeaseAcks(self._subscribe.pulls, leases, self._forwarder.send)
+        self._forwarder = AckForwarder()
+        self._acks = LeaseAcks(self._subscribe.pulls, leases, self._forwarder)
         app = create_app(self._web_parts(admin, callers, self._subscribe, handler.limits))
         port = self._port = self._new_http_port(handler, self._subscribe)
         await self._public.start(app, http=partial(HttpProtocol, port))
@@ -438,7 +438,7 @@ class GatewayServer:
         )
 
     def _new_subscribe(
-        self, nsq: _Nsq, handler: PublishHandler, callers: _Callers
+        self, nsq: _Nsq, handler: PublishHandler, callers: _Callers, leases: LeaseIssuer
     ) -> SubscribeEndpoint:
         settings = self._settings
         return SubscribeEndpoint(
@@ -465,7 +465,7 @@ class GatewayServer:
                 files=self._files,
                 files_per_consumer=self._files_per_consumer,
                 pulls=_pull_limits(settings),
-                leases=self._leases or LeaseIssuer(),
+                leases=leases,
             )
         )
 
@@ -598,7 +598,6 @@ def _pull_limits(settings: ServeSettings) -> PullLimits:
         max_leases=settings.max_leases,
         max_leases_per_caller=settings.max_leases_per_caller,
         idle_s=settings.pull_idle_s,
-        drain_in_flight_s=settings.drain_in_flight_s,
         session=PullOptions(
             max_leases=settings.max_in_flight_limit,
             answer_bytes=settings.socket_buffer_bytes,

@@ -262,9 +262,7 @@ class AckHandler:
         One of *sources* has sent *frame*. A delivery whose TOUCH was refused leaves the window: it
         is no longer in flight at nsqd, and the client drops it when it reads the error.
         """
-        # nsqd: "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight".
-        verb, _, rest = frame.description.partition(" ")
-        refused = rest.partition(" ")[0]
+        verb, refused = frame.refused_command
         delivery_id = None
         if frame.code == "E_TOUCH_FAILED":
             for source in sources:

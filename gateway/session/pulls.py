@@ -103,12 +103,13 @@ class AnswerPull(msgspec.Struct, gc=False):
 PullAction: TypeAlias = Action | AnswerPull
 
 
-class LeaseRefusal(NamedTuple):
-    """Why a FIN, REQ or TOUCH of a lease is refused."""
+Refusals: TypeAlias = dict[str, str]
+"""
+Why a FIN, REQ or TOUCH is refused, by delivery id.
 
-    code: str
-    """E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED, or LEASE_LOST."""
-    message: str
+LEASE_LOST: nsqd delivers the message again, because its connection was lost or because nsqd timed
+it out. E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED: the lease has ended, or was answered before.
+"""
 
 
 class _Arrival(msgspec.Struct, gc=False, eq=False):
@@ -163,11 +164,6 @@ class PullSession:
         return len(self._waiting)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of messages that wait for a pull."""
-        return self._arrived_bytes
-
-    @property
     def is_full(self) -> bool:
         """True while no further message can be leased."""
         return self._in_flight >= self.options.max_leases
@@ -215,16 +211,14 @@ class PullSession:
         """
         answer = self._sources.get(source)
         if self._is_closing or answer is None:
+            cause = RequeueCause.DRAIN if self._is_closing else RequeueCause.DISCONNECT
             ids = [message.id for message in messages]
-            return [*requeue_actions({source: ids}, 0, RequeueCause.DISCONNECT)]
+            return [*requeue_actions({source: ids}, 0, cause)]
         window = self._window
         window.expire(now)
         if window.may_supersede:
             window.refuse_earlier_deliveries(source, messages)
-        timeout_s = answer.msg_timeout / 1000
-        ceiling = sent_after + answer.max_msg_timeout / 1000
-        deadline = min(sent_after + timeout_s, ceiling)
-        batch = DeliveryBatch(source, timeout_s, deadline, ceiling)
+        batch = DeliveryBatch.of_source(source, answer, sent_after)
         self._arrived.append(_Arrival(batch, messages, now))
         self._count_arrived(messages, 1)
         return self._check_buffer()
@@ -244,12 +238,9 @@ class PullSession:
 
     def on_ack_refused(self, source: int, frame: ErrorFrame) -> list[PullAction]:
         """Note that nsqd refused a TOUCH: it has timed the message out, so its lease is lost."""
-        # nsqd: "E_TOUCH_FAILED TOUCH 0123456789abcdef failed ID not in flight".
-        if frame.code != "E_TOUCH_FAILED":
-            return []
-        refused = frame.description.split(" ")[1:2]
-        for text in refused:
-            lost = self._window.touch_refused(source, text.encode("latin-1", "replace"))
+        if frame.code == "E_TOUCH_FAILED":
+            _, refused = frame.refused_command
+            lost = self._window.touch_refused(source, refused.encode("latin-1", "replace"))
             self._lose([] if lost is None else [lost])
         return self._follow_up([])
 
@@ -344,18 +335,16 @@ class PullSession:
 
     # Answers of clients
 
-    def finish(
-        self, delivery_ids: Sequence[str], now: float
-    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
-        """Return the actions that finish leased messages, and the refusals by delivery id."""
+    def finish(self, delivery_ids: Sequence[str], now: float) -> tuple[list[PullAction], Refusals]:
+        """Return the actions that finish leased messages, and the refusals."""
         taken, refused = self._take(delivery_ids, "FIN", now)
         actions = [FinishDeliveries(source, ids) for source, ids in taken.items()]
         return self._follow_up(actions), refused
 
     def requeue(
         self, delivery_ids: Sequence[str], delay_ms: int, now: float
-    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
-        """Return the actions that requeue leased messages, and the refusals by delivery id."""
+    ) -> tuple[list[PullAction], Refusals]:
+        """Return the actions that requeue leased messages, and the refusals."""
         taken, refused = self._take(delivery_ids, "REQ", now)
         actions = [
             RequeueDeliveries(source, ids, delay_ms, RequeueCause.CLIENT)
@@ -365,53 +354,49 @@ class PullSession:
 
     def touch(
         self, delivery_ids: Sequence[str], lease_s: float, now: float
-    ) -> tuple[list[PullAction], dict[str, LeaseRefusal]]:
+    ) -> tuple[list[PullAction], Refusals]:
         """
         Let the leases end after *lease_s* from now, or at nsqd's limit; 0: its message timeout.
 
-        Returns the actions, and the refusals by delivery id.
+        Returns the actions, and the refusals.
         """
-        actions: list[PullAction] = []
-        refused: dict[str, LeaseRefusal] = {}
+        touched: dict[int, list[bytes]] = {}
+        refused: Refusals = {}
         for delivery_id in delivery_ids:
-            lease = self._leases.get(delivery_id)
-            if lease is None or lease.is_lost or lease.ends_at <= now:
-                refused[delivery_id] = self._refusal(delivery_id, "TOUCH")
-                continue
-            actions += self._touch_now(delivery_id, now)
-            batch = self._window.batch_of(delivery_id)
+            code = self._refusal_code(delivery_id, "TOUCH", now)
+            batch = None if code else self._touch_now(delivery_id, now, touched)
             if batch is None:
-                refused[delivery_id] = self._refusal(delivery_id, "TOUCH")
+                refused[delivery_id] = code or LEASE_LOST
                 continue
+            lease = self._leases[delivery_id]
             lease.ends_at = min(now + (lease_s or batch.timeout_s), batch.ceiling - MARGIN_S)
             self._schedule(delivery_id, lease, now)
-        return self._follow_up(actions), refused
+        return self._follow_up(_touch_actions(touched)), refused
 
     def _take(
         self, delivery_ids: Sequence[str], verb: str, now: float
-    ) -> tuple[dict[int, list[bytes]], dict[str, LeaseRefusal]]:
+    ) -> tuple[dict[int, list[bytes]], Refusals]:
         """Take leased messages out of the window; return their ids by source, and refusals."""
-        refused: dict[str, LeaseRefusal] = {}
+        refused: Refusals = {}
         held: list[str] = []
         for delivery_id in delivery_ids:
-            lease = self._leases.get(delivery_id)
-            if lease is None or lease.is_lost or lease.ends_at <= now:
-                refused[delivery_id] = self._refusal(delivery_id, verb)
+            if code := self._refusal_code(delivery_id, verb, now):
+                refused[delivery_id] = code
             else:
                 del self._leases[delivery_id]
                 held.append(delivery_id)
         if not held:
             return {}, refused
         taken, late = self._window.take_many(held, now)
-        for delivery_id in late:
-            refused[delivery_id] = _lost()
+        refused.update(dict.fromkeys(late, LEASE_LOST))
         return taken, refused
 
-    def _refusal(self, delivery_id: str, verb: str) -> LeaseRefusal:
+    def _refusal_code(self, delivery_id: str, verb: str, now: float) -> str:
+        """Return why *verb* is refused for a delivery, as in `Refusals`; empty if it is not."""
         lease = self._leases.get(delivery_id)
         if lease is not None and lease.is_lost:
-            return _lost()
-        return LeaseRefusal(f"E_{verb}_FAILED", "the lease has ended, or was answered before")
+            return LEASE_LOST
+        return f"E_{verb}_FAILED" if lease is None or lease.ends_at <= now else ""
 
     # Time
 
@@ -449,6 +434,7 @@ class PullSession:
         self._window.expire(now)
         actions: list[PullAction] = []
         ended: list[str] = []
+        touched: dict[int, list[bytes]] = {}
         while self._moments and self._moments[0][0] <= now:
             moment = heappop(self._moments)
             if not self._is_current(moment):
@@ -466,32 +452,46 @@ class PullSession:
                     ended.append(what)
                 continue
             if not lease.is_lost:
-                actions += self._touch_now(what, now)
+                self._touch_now(what, now, touched)
             lease.due = math.nan  # popped: the next moment is pushed whatever it is
             self._schedule(what, lease, now)
+        actions += _touch_actions(touched)
         if ended:
             taken, _ = self._window.take_many(ended, now)
             actions += requeue_actions(taken, 0, RequeueCause.LEASE_ENDED)
-        return self._follow_up([*actions, *self._requeue_lingering(now)])
+        linger_s = self.options.linger_s
+        return self._follow_up(
+            [*actions, *self._requeue_arrived(linger_s, RequeueCause.NOT_PULLED, now)]
+        )
 
-    def _touch_now(self, delivery_id: str, now: float) -> list[PullAction]:
-        """Return the TOUCH of a leased message; its lease is lost if nsqd has timed it out."""
+    def _touch_now(
+        self, delivery_id: str, now: float, touched: dict[int, list[bytes]]
+    ) -> DeliveryBatch | None:
+        """
+        Extend the deadline of a leased message, and add its id to *touched*, by source.
+
+        Returns its new batch; None if nsqd has timed it out: then its lease is lost.
+        """
         source = self._window.touch(delivery_id, now)
         if source is None:
             self._lose([delivery_id])
-            return []
-        return [TouchDeliveries(source, [message_id(delivery_id)])]
+            return None
+        touched.setdefault(source, []).append(message_id(delivery_id))
+        return self._window.batch_of(delivery_id)
 
-    def _requeue_lingering(self, now: float) -> list[PullAction]:
-        """Requeue the messages that no pull has taken in time."""
-        late: dict[int, list[bytes]] = {}
-        while self._arrived and self._arrived[0].arrived_at + self.options.linger_s <= now:
+    def _requeue_arrived(
+        self, linger_s: float, cause: RequeueCause, now: float
+    ) -> list[PullAction]:
+        """Requeue what arrived *linger_s* ago or earlier, and no pull has got."""
+        left: dict[int, list[bytes]] = {}
+        while self._arrived and self._arrived[0].arrived_at + linger_s <= now:
             arrival = self._arrived.popleft()
             self._count_arrived(arrival.messages, -1)
+            # Else nsqd has timed them out.
             if arrival.batch.deadline > now:
                 ids = [message.id for message in arrival.messages]
-                late.setdefault(arrival.batch.source, []).extend(ids)
-        return [*requeue_actions(late, 0, RequeueCause.NOT_PULLED), *self._check_buffer()]
+                left.setdefault(arrival.batch.source, []).extend(ids)
+        return [*requeue_actions(left, 0, cause), *self._check_buffer()]
 
     # RDY, and the end
 
@@ -519,17 +519,8 @@ class PullSession:
         for pull in self._waiting:
             self._end_pull(pull)
         self._waiting.clear()
-        return self._follow_up([*answers, *self._requeue_all_arrived(now)])
-
-    def _requeue_all_arrived(self, now: float) -> list[PullAction]:
-        left: dict[int, list[bytes]] = {}
-        for arrival in self._arrived:
-            if arrival.batch.deadline > now:
-                ids = [message.id for message in arrival.messages]
-                left.setdefault(arrival.batch.source, []).extend(ids)
-            self._count_arrived(arrival.messages, -1)
-        self._arrived.clear()
-        return [*requeue_actions(left, 0, RequeueCause.DRAIN), *self._check_buffer()]
+        left = self._requeue_arrived(0.0, RequeueCause.DRAIN, now)
+        return self._follow_up([*answers, *left])
 
     def close(self, now: float) -> list[PullAction]:
         """End all leases, and requeue every message; idempotent."""
@@ -540,6 +531,5 @@ class PullSession:
         return [*actions, *requeue_actions(left, 0, RequeueCause.DRAIN)]
 
 
-def _lost() -> LeaseRefusal:
-    text = "the connection to nsqd was lost, or nsqd timed the message out: it delivers it again"
-    return LeaseRefusal(LEASE_LOST, text)
+def _touch_actions(touched: Mapping[int, list[bytes]]) -> list[PullAction]:
+    return [TouchDeliveries(source, ids) for source, ids in touched.items()]

@@ -409,14 +409,9 @@ class Session:
             actions += requeue_delayed
             if not messages:
                 return actions
-        # From the earliest possible moment: a deadline that is too late would let the client send a
-        # FIN that nsqd refuses.
-        since = now if sent_after is None else sent_after
-        ceiling = since + answer.max_msg_timeout / 1000
-        timeout_s = answer.msg_timeout / 1000
-        deadline = min(since + timeout_s, ceiling)
+        batch = DeliveryBatch.of_source(source, answer, now if sent_after is None else sent_after)
         # Queued even if the buffer is full: nsqd has sent them, and counts them as in flight.
-        outbox.add_messages(DeliveryBatch(source, timeout_s, deadline, ceiling), messages)
+        outbox.add_messages(batch, messages)
         if outbox.size_bytes > self._buffer_limit_bytes:
             actions += self._check_buffer(now)
         return actions

@@ -17,6 +17,7 @@ from itertools import accumulate, repeat
 import msgspec
 
 from gateway.protocol.frames import Message
+from gateway.protocol.identify import IdentifyResponse
 from gateway.protocol.wire import MESSAGE_ID_BYTES
 from gateway.session.json_frames import (
     DeliveryOut,
@@ -54,6 +55,18 @@ class DeliveryBatch(msgspec.Struct, gc=False, eq=False):
     """When nsqd times the messages out."""
     ceiling: float
     """The latest deadline to which TOUCH can extend (nsqd's --max-msg-timeout)."""
+
+    @classmethod
+    def of_source(cls, source: int, answer: IdentifyResponse, sent_after: float) -> DeliveryBatch:
+        """
+        Return the batch of messages that *source* sent at *sent_after* or later.
+
+        *answer* is its nsqd's response to IDENTIFY. The deadlines count from the earliest possible
+        moment: one that is too late would let the client send a FIN that nsqd refuses.
+        """
+        timeout_s = answer.msg_timeout / 1000
+        ceiling = sent_after + answer.max_msg_timeout / 1000
+        return cls(source, timeout_s, min(sent_after + timeout_s, ceiling), ceiling)
 
 
 class Window:

@@ -426,8 +426,9 @@ class ServeSettings(
     )
     socket_buffer_bytes: int = number(
         8 * MIB,
-        "Maximum bytes buffered for one WebSocket client. Beyond this, the gateway stops "
-        "reading from nsqd for it.",
+        "Maximum bytes buffered for one WebSocket client or event stream. Beyond this, the gateway "
+        "stops reading from nsqd for it. The response to a pull has no more bytes of bodies, but "
+        "for its last message.",
         (1_024, 1024 * MIB),
         "bytes",
     )

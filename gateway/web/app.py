@@ -70,7 +70,7 @@ class AppContext:
     static_dir: StaticDir | None = None
     """Serves the files of --static-dir at paths that have no route; None without --static-dir."""
     direct: Mapping[tuple[str, str], ASGIApp] = field(default_factory=dict)
-    """Routes in front of FastAPI, which wait long: by method and path."""
+    """Routes in front of FastAPI, by method and path: those of pulls, which may wait long."""
     stream: StreamRoute | None = None
     """Serves GET /sub as an event stream; None if there are no subscriptions."""
     refuse_upgrade: Callable[[Upgrade], HttpResponse | None] = lambda _upgrade: None

@@ -18,6 +18,8 @@ from gateway.web.responses import Headers, HttpResponse, request_id_from
 
 ANY_ORIGIN = "*"
 """Allows all pages, including those without an origin (``null``)."""
+CLIENT_HEADER = b"nsq-gateway-client"
+"""A page of another origin cannot send it without a preflight; its value does not matter."""
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 _HOST_AND_PORT = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
@@ -165,6 +167,26 @@ def same_origin_referer(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return origin if _is_same_host(origin, named.get(b"host", b"")) else None
 
 
+def check_get_without_origin(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """
+    Refuse a GET that takes messages if a page of another origin may have sent it unnoticed.
+
+    Browsers send no Origin with a GET in the mode no-cors, and such a page could consume, though
+    not read, the messages of a channel. They always send Accept-Language; other clients do not.
+
+    Raises:
+        Forbidden: It is from a browser that tells no origin, and `CLIENT_HEADER` is missing.
+    """
+    named = dict(headers)
+    if b"origin" in named or b"accept-language" not in named or CLIENT_HEADER in named:
+        return
+    if named.get(b"sec-fetch-site") not in (b"same-origin", b"none"):
+        raise Forbidden(
+            f"a browser has to send the header {CLIENT_HEADER.decode()} with this request, with "
+            "any value, so that pages of other origins cannot consume messages"
+        )
+
+
 def _is_same_host(origin: bytes, host: bytes) -> bool:
     """Return whether *host* is the host and port of *origin*; False for the origin ``null``."""
     scheme, separator, origin_host = origin.lower().partition(b"://")
@@ -199,13 +221,13 @@ def _without_default_port(origin: bytes) -> bytes:
     return origin.removesuffix(_DEFAULT_PORTS.get(scheme, b":"))
 
 
-_ALLOWED_HEADERS = b"authorization, content-type, nsq-gateway-client, x-request-id"
-
-
 def _permissions(methods: str) -> Headers:
     """Return the headers of a preflight's response that list what the page may send."""
     return [
         (b"access-control-allow-methods", methods.encode()),
-        (b"access-control-allow-headers", _ALLOWED_HEADERS),
+        (
+            b"access-control-allow-headers",
+            b"authorization, content-type, %b, x-request-id" % CLIENT_HEADER,
+        ),
         (b"access-control-max-age", b"%d" % _MAX_AGE_S),
     ]

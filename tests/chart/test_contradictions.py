@@ -28,6 +28,14 @@ CONTRADICTIONS: list[tuple[list[dict[str, Any]], str]] = [
         [at("settings.admin_secret_file", "/a"), at("secrets.admin.name", "a")],
         "settings.admin_secret_file: it conflicts with secrets.admin.name",
     ),
+    (
+        [at("settings.lease_key_file", "/k"), at("leases.secret", "l")],
+        "settings.lease_key_file: it conflicts with leases.secret",
+    ),
+    (
+        [at("settings.advertise_address", "n:8081"), at("leases.secret", "l")],
+        "settings.advertise_address: it conflicts with leases.secret",
+    ),
     ([at("secrets.nsqdTls", {"name": "a", "keyKey": "k"})], "set secrets.nsqdTls.certKey"),
     (
         [at("settings.tls_cert", "/c")],

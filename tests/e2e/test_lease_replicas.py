@@ -87,6 +87,25 @@ async def test_a_dead_owner_is_told_at_once(tmp_path: Path) -> None:
         assert ["LEASE_LOST"] == [each["code"] for each in result["refused"]]
 
 
+async def test_a_stalled_owner_is_an_unknown_outcome(tmp_path: Path) -> None:
+    """Within the limit of 1 s; the same ack again has its result once the owner goes on."""
+    async with replicas(2, tmp_path) as (gateways, clients):
+        await filled(gateways[0], 1)
+        [message] = await clients[0].pull("t", "c", wait_ms=5_000)
+        gateways[0].program.signal(signal.SIGSTOP)
+        try:
+            result = await clients[1].ack(fin=[message["lease"]])
+        finally:
+            gateways[0].program.signal(signal.SIGCONT)
+        [refused] = result["refused"]
+        assert ("OUTCOME_UNKNOWN", True) == (refused["code"], refused["retryable"])
+        again = await clients[1].ack(fin=[message["lease"]])
+        # The owner may have read the first one after all.
+        assert {each["code"] for each in again["refused"]} <= {"E_FIN_FAILED"}
+
+        assert (0, 0, 0) == await gateways[1].counts_become("t", "c", (0, 0, 0))
+
+
 async def test_a_drained_owner_has_handed_back(tmp_path: Path) -> None:
     """Its messages are at once for the others, with --drain-in-flight-s 0."""
     async with replicas(2, tmp_path) as (gateways, clients):

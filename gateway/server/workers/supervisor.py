@@ -373,15 +373,15 @@ class Supervisor:
 
     async def receive_ack(self, body: bytes, signature: str, worker: int) -> bytes | None:
         """Pass an ack on to *worker*, and return its response; None if it has none."""
-        slots = [slot for slot in self._slots if slot.number == worker]
+        slot = next((slot for slot in self._slots if slot.number == worker), None)
         try:
             text = body.decode()
         except UnicodeDecodeError:
             return None
-        for slot in slots:
-            result = await slot.request("ack", _ACK_TIMEOUT_S, body=text, signature=signature)
-            return None if result is None else str(result).encode()
-        return None
+        if slot is None:
+            return None
+        result = await slot.request("ack", _ACK_TIMEOUT_S, body=text, signature=signature)
+        return None if result is None else str(result).encode()
 
     async def _request(self, name: str, timeout_s: float) -> dict[int, Any]:
         """Send the request *name* to all workers; return each one's result, None if it is late."""

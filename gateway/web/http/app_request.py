@@ -12,6 +12,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from gateway.web.http.head import HeadReader, split_target
 from gateway.web.proxies import Caller
 
+CONNECTION = "connection"
+"""The key of the `AppRequest` in the state of the ASGI scope."""
+
 
 class AppRequest(RequestResponseCycle):
     """
@@ -26,6 +29,11 @@ class AppRequest(RequestResponseCycle):
     """Called when the connection is lost before the response is complete."""
     on_writable: Callable[[], None] | None = None
     """Called when the write buffer has room again."""
+
+    async def run_asgi(self, app: Any) -> None:  # noqa: ANN401 - uvicorn's type
+        """Call the application; it finds this object in the state of the scope."""
+        self.scope["state"][CONNECTION] = self
+        await super().run_asgi(app)
 
     def break_body(self) -> None:
         """
@@ -83,10 +91,6 @@ class AppRequest(RequestResponseCycle):
         if self.is_body_broken:
             return {"type": "http.disconnect"}
         return await super().receive()
-
-
-CONNECTION = "nsq_gateway.connection"
-"""The key of the `AppRequest` in the ASGI scope's extensions."""
 
 
 def http_scope(

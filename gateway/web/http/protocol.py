@@ -28,7 +28,7 @@ from gateway.errors import GatewayError, LimitReached, Overloaded, RequestTimeou
 from gateway.protocol.http_api import OK
 from gateway.telemetry import OTHER, get_logger
 from gateway.web.errors import problem_response
-from gateway.web.http.app_request import CONNECTION, AppRequest, http_scope
+from gateway.web.http.app_request import AppRequest, http_scope
 from gateway.web.http.head import (
     EMPTY_LINES,
     HEAD_END,
@@ -599,7 +599,6 @@ class HttpProtocol(asyncio.Protocol):
             keep_alive=not self._is_body_long and self._keeps_alive(head),
             on_response=self._on_app_response,
         )
-        scope["extensions"] = {CONNECTION: request}
         self._request = request
         self._state = _BODY
         if not head.has_body:

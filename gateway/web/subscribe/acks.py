@@ -8,18 +8,20 @@ what it does not hold, once, to the management port of the owner, signed with th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple, TypeAlias
 
 import httpx
 import msgspec
 
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.client.http import ByteBudget, http_client, read_body
+from gateway.errors import InvalidRequest
 from gateway.session.leases import Lease, LeaseKey, Owner
-from gateway.session.pulls import LEASE_LOST, LeaseRefusal
+from gateway.session.pulls import LEASE_LOST
 from gateway.telemetry import fast_counter, get_logger
 from gateway.web.auth import Principal
-from gateway.web.subscribe.pull import AckVerb, LeaseIssuer, Pulls, count_acks
+from gateway.web.subscribe.pull import AckVerb, LeaseIssuer, LeaseRefusal, Pulls, count_acks
+from gateway.web.subscribe.request import MIN_MSG_TIMEOUT_MS
 
 logger = get_logger()
 
@@ -33,6 +35,8 @@ _LEASES_PER_STEP = 500
 """Leases whose signatures are checked before other callbacks run, which takes about 2 ms."""
 _FORWARD_S = 1.0
 """Time for the owner's response, the connection included."""
+_CONNECT_S = 0.5
+"""Time to connect to the owner; then it is gone."""
 _MAX_FORWARDS = 64
 """Acks sent on at a time; others wait, within `_FORWARD_S`."""
 _MAX_RESPONSE_BYTES = 4 * 1_048_576
@@ -95,16 +99,11 @@ class _Forwarded(msgspec.Struct):
 
 _Result: TypeAlias = LeaseRefusal | None
 """None: it was done."""
-Send: TypeAlias = Callable[[Owner, bytes, str], Awaitable[bytes | None]]
-"""
-Sends an ack, with its signature, to the owner of its leases, and returns the response.
-
-None: the owner is not there. Raises TimeoutError or GatewayError if the outcome is unknown.
-"""
 
 _requests = msgspec.json.Decoder(AckRequest)
 _forwarded = msgspec.json.Decoder(_Forwarded)
 _results = msgspec.json.Decoder(list[tuple[str, str] | None])
+_OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
 
 _INVALID = LeaseRefusal("E_INVALID", "this is no lease of this gateway for this caller")
 
@@ -129,13 +128,11 @@ def read_ack(body: bytes, *, max_req_timeout_ms: int, max_lease_ms: int) -> AckR
             text = f"timeout_ms is {requeue.timeout_ms}; allowed: 0 to {max_req_timeout_ms} ms"
             raise InvalidRequest("INVALID_REQUEST", text)
     for touch in ack.touch:
-        if touch.lease_ms and not _MIN_LEASE_MS <= touch.lease_ms <= max_lease_ms:
-            text = f"lease_ms is {touch.lease_ms}; allowed: {_MIN_LEASE_MS} to {max_lease_ms} ms"
+        if touch.lease_ms and not MIN_MSG_TIMEOUT_MS <= touch.lease_ms <= max_lease_ms:
+            allowed = f"{MIN_MSG_TIMEOUT_MS} to {max_lease_ms} ms"
+            text = f"lease_ms is {touch.lease_ms}; allowed: {allowed}"
             raise InvalidRequest("INVALID_REQUEST", text)
     return ack
-
-
-_MIN_LEASE_MS = 1_000
 
 
 class _Group(NamedTuple):
@@ -155,13 +152,13 @@ class LeaseAcks:
     Args:
         pulls: Has the holders of this process.
         issuer: The key, and this process as an owner.
-        send: Sends acks on; None: there are no other replicas.
+        forwarder: Sends acks on to other replicas.
     """
 
-    def __init__(self, pulls: Pulls, issuer: LeaseIssuer, send: Send | None) -> None:
+    def __init__(self, pulls: Pulls, issuer: LeaseIssuer, forwarder: AckForwarder) -> None:
         self._pulls = pulls
         self._issuer = issuer
-        self._send = send
+        self._forwarder = forwarder
 
     async def answer(self, ack: AckRequest, principal: Principal) -> AckResponse:
         """Carry out *ack* for *principal*, and return what was done and what was refused."""
@@ -188,7 +185,7 @@ class LeaseAcks:
             for place, result in zip(group.places, of_group, strict=True):
                 results[place] = result
         refused = [
-            RefusedLease(text, result.code, result.message, _is_retryable(result))
+            RefusedLease(text, *result, retryable=result.code == _OUTCOME_UNKNOWN)
             for (text, _), result in zip(asked, results, strict=True)
             if result is not None
         ]
@@ -204,24 +201,23 @@ class LeaseAcks:
     async def _forward(self, group: _Group) -> Sequence[_Result]:
         """Send a group on to its owner; return the results."""
         number = len(group.leases)
-        if self._send is None or not group.owner.address:
+        if not group.owner.address:
             return [_gone()] * number
         verb = group.verb
         body = msgspec.json.encode(_Forwarded(verb.name, verb.time_ms, group.texts))
         try:
-            response = await self._send(group.owner, body, sign(self._issuer.key, body))
+            response = await self._forwarder.send(group.owner, body, sign(self._issuer.key, body))
             if response is None:
                 _FORWARDED.counts["lost",] += number
                 return [_gone()] * number
-            results = _results.decode(response)
-        except (GatewayError, TimeoutError, ValueError) as error:
+            results = _read_results(response, number)
+        except ValueError as error:
             _FORWARDED.counts["unknown",] += number
             logger.warning("ack not forwarded", owner=group.owner.address, reason=str(error))
             text = f"the gateway that holds it did not answer within {_FORWARD_S:g} s; ack it again"
-            return [LeaseRefusal("OUTCOME_UNKNOWN", text)] * number
+            return [LeaseRefusal(_OUTCOME_UNKNOWN, text)] * number
         _FORWARDED.counts["answered",] += number
-        # One for each: the owner's key has signed what it was asked.
-        return [None if each is None else LeaseRefusal(*each) for each in results]
+        return results
 
     def receive(self, body: bytes, signature: str) -> bytes | None:
         """
@@ -256,6 +252,14 @@ class LeaseAcks:
         return msgspec.json.encode(results)
 
 
+def _read_results(response: bytes, number: int) -> list[_Result]:
+    """Return the results in a response; raises ValueError if it is not one for each lease."""
+    results = _results.decode(response)
+    if len(results) != number:
+        raise ValueError(f"it answered {len(results)} results for {number} leases")
+    return [None if each is None else LeaseRefusal(*each) for each in results]
+
+
 def sign(key: LeaseKey, body: bytes) -> str:
     """Return the signature of an ack that is sent on."""
     return key.tag(b"ack\0" + body).hex()
@@ -274,37 +278,39 @@ def _gone() -> LeaseRefusal:
     return LeaseRefusal(LEASE_LOST, text)
 
 
-def _is_retryable(refusal: LeaseRefusal) -> bool:
-    return refusal.code == "OUTCOME_UNKNOWN"
-
-
-class HttpForwarder:
+class AckForwarder:
     """Send acks on to the management ports of other replicas."""
 
     def __init__(self) -> None:
-        self._client = httpx.AsyncClient(
-            trust_env=False,
-            follow_redirects=False,
-            limits=httpx.Limits(max_connections=_MAX_FORWARDS),
-            timeout=_FORWARD_S,
-        )
+        self._client = http_client(max_connections=_MAX_FORWARDS)
 
     async def send(self, owner: Owner, body: bytes, signature: str) -> bytes | None:
-        """Send *body*, an ack, to *owner*; see `Send`."""
+        """
+        Send *body*, an ack, to *owner*; return the response, None if it cannot be connected to.
+
+        Raises:
+            ValueError: There was no valid response in time: the outcome is unknown.
+        """
         url = f"http://{owner.address}{FORWARD_PATH}"
         headers = {SIGNATURE: signature, WORKER: str(owner.worker)}
+        limit = httpx.Timeout(None, connect=_CONNECT_S)
         try:
-            async with asyncio.timeout(_FORWARD_S):
-                response = await self._client.post(url, content=body, headers=headers)
+            async with (
+                asyncio.timeout(_FORWARD_S),
+                self._client.stream(
+                    "POST", url, content=body, headers=headers, timeout=limit
+                ) as response,
+            ):
+                content = await read_body(response, ByteBudget(_MAX_RESPONSE_BYTES))
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol):
             return None
-        except httpx.HTTPError as error:
-            raise TimeoutError(str(error) or type(error).__name__) from None
+        except Exception as error:
+            # Not httpx.HTTPError: idna and h11 raise their own, and one response of a peer must not
+            # fail the other leases of an ack.
+            raise ValueError(str(error) or type(error).__name__) from error
         if response.status_code != httpx.codes.OK:
-            raise TimeoutError(f"it answered {response.status_code}")
-        if len(response.content) > _MAX_RESPONSE_BYTES:
-            raise TimeoutError(f"it answered {len(response.content)} bytes")
-        return response.content
+            raise ValueError(f"it answered {response.status_code}")
+        return content
 
     async def stop(self) -> None:
         """Close all connections."""

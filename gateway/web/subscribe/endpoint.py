@@ -496,10 +496,10 @@ class SubscribeEndpoint:
         kind = ViewerSocket if checked.params.request.is_viewer else SubscriberSocket
         socket = kind(_socket_options(checked.params, upgrade, principal), self._context)
         try:
-            if principal is not None:
-                await socket.open(principal, may_wait=upgrade.has_commands)
-            else:
+            if principal is None:
                 socket.wait_for_auth()
+            else:
+                await socket.open(principal, may_wait=upgrade.has_commands)
             # A drain that began meanwhile has not seen this socket.
             self._refuse_when_draining()
         except BaseException:
@@ -687,7 +687,7 @@ class SubscribeEndpoint:
         self._max_age.stop()
         in_flight_s = self._options.drain_in_flight_s
         await asyncio.gather(
-            self.pulls.drain(),
+            self.pulls.drain(in_flight_s),
             drain_all(list(self._sockets), in_flight_s=in_flight_s, window_s=window_s),
         )
         # A loop, because an upgrade that was accepted before may still open its socket.

@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
 
 import msgspec
 
-from gateway.session.pulls import LEASE_LOST, LeaseRefusal
 from gateway.telemetry import gauge
+from gateway.web.http.app_request import AppRequest
 from gateway.web.subscribe.pull import AckVerb
 from gateway.web.subscribe.socket import SubscriberSocket
 from gateway.web.websocket.frames import payloads
@@ -43,33 +42,18 @@ def _events_of_frames(frames: bytes) -> bytes:
     return b"".join(map(events_of, payloads(frames)))
 
 
-class StreamConnection(Protocol):
-    """What an `EventStream` uses of its connection; `AppRequest` implements it."""
-
-    @property
-    def is_writable(self) -> bool:
-        """False while the write buffer is full."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that the kernel has not taken."""
-
-    def write_chunk(self, data: bytes) -> None:
-        """Send a part of the body at once."""
-
-
 class EventStream:
     """
     The `WebSocket` of a subscriber that is served by events; also the `LeaseHolder` of its leases.
 
     Args:
-        connection: The client's connection; the response has begun.
+        connection: The client's request, whose response is the stream.
         handler: The subscriber.
         keepalive: Sends comments.
     """
 
     def __init__(
-        self, connection: StreamConnection, handler: SubscriberSocket, keepalive: Keepalive
+        self, connection: AppRequest, handler: SubscriberSocket, keepalive: Keepalive
     ) -> None:
         self.sent_bytes = 0
         self.is_closed_by_client = False
@@ -155,12 +139,10 @@ class EventStream:
 
     # As the holder of leases
 
-    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, LeaseRefusal]:
-        """Carry out *verb* for deliveries of this stream; return the refusals by delivery id."""
+    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, str]:
+        """Carry out *verb* for the deliveries; return the codes of refusals by delivery id."""
         refused = self._handler.acknowledge(verb.name, delivery_ids, verb.time_ms)
-        text = "the message is not in flight on this stream: answered before, late, or lost"
-        code = LEASE_LOST if self.ended.done() else f"E_{verb.name}_FAILED"
-        return dict.fromkeys(refused, LeaseRefusal(code, text))
+        return dict.fromkeys(refused, f"E_{verb.name}_FAILED")
 
 
 class Keepalive:

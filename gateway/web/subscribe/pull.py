@@ -36,7 +36,6 @@ from gateway.session.pulls import (
     LEASE_LOST,
     AnswerPull,
     LeasedMessage,
-    LeaseRefusal,
     Pull,
     PullAction,
     PullOptions,
@@ -45,6 +44,7 @@ from gateway.session.pulls import (
 from gateway.telemetry import fast_counter, gauge, get_logger
 from gateway.web.auth import AccessPolicy, Principal
 from gateway.web.errors import with_names
+from gateway.web.http.app_request import AppRequest
 from gateway.web.metrics import DELIVERED
 from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.request import PullParams
@@ -91,20 +91,18 @@ class AckVerb(NamedTuple):
     time_ms: int = 0
 
 
-class PullClient(Protocol):
-    """The connection of a pull's client; `AppRequest` implements it."""
+class LeaseRefusal(NamedTuple):
+    """Why a FIN, REQ or TOUCH of a lease is refused; docs/pull.md lists the codes."""
 
-    disconnected: bool
-    """True once the client has left."""
-    on_abandon: Callable[[], object] | None
-    """Called when the client leaves before it has its response."""
+    code: str
+    message: str
 
 
 class LeaseHolder(Protocol):
     """A consumer or an event stream of this process, whose clients answer by leases."""
 
-    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, LeaseRefusal]:
-        """Carry out *verb* for the deliveries; return the refusals by delivery id."""
+    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, str]:
+        """Carry out *verb* for the deliveries; return the codes of refusals by delivery id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,6 @@ class PullLimits:
     idle_s: float = 30.0
     """Time without a pull after which a consumer is closed."""
     session: PullOptions = field(default_factory=PullOptions)
-    drain_in_flight_s: float = 10.0
 
 
 class LeaseIssuer:
@@ -173,21 +170,26 @@ class PullAnswer(NamedTuple):
 
     messages: list[LeasedMessage]
     leases: list[str]
+    consumer: PullConsumer
+
+    def hand_back(self) -> None:
+        """Requeue the messages: the client left before it had the whole response."""
+        self.consumer.hand_back(self.messages)
 
 
 class PullConsumer:
     """One consumer, from its first pull until it is idle; a `LeaseHolder`."""
 
-    def __init__(self, pulls: Pulls, key: PullKey, number: int, principal: Principal) -> None:
+    def __init__(self, pulls: Pulls, key: PullKey, principal: Principal) -> None:
         self.key = key
-        self.number = number
+        self.number = pulls.add_holder(self)
         self._pulls = pulls
         self._loop = asyncio.get_running_loop()
         context = pulls.context
         options = context.options_of(key.topic, key.channel)
         self._upstream = DedicatedUpstream(context.upstream, options, self)
         self._session = PullSession(context.limits.session)
-        self._writer = context.issuer.writer(number, principal)
+        self._writer = context.issuer.writer(self.number, principal)
         self._answers: dict[Pull, asyncio.Future[list[LeasedMessage]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -197,8 +199,9 @@ class PullConsumer:
         """Number of pulls that wait for the subscription."""
         self._error: Exception | None = None
         self.is_closed = False
-        self.leases = 0
-        self.waiting = 0
+        self.counted_leases = 0
+        """What `Pulls.count` knows of."""
+        self.counted_pulls = 0
         self._start_task = spawn("start a pull consumer", self._start())
 
     async def _start(self) -> None:
@@ -213,7 +216,7 @@ class PullConsumer:
             self._pulls.forget(self)
             self._loop.call_soon(self._pulls.close, self)
 
-    async def pull(self, params: PullParams, wait_s: float, client: PullClient) -> PullAnswer:
+    async def pull(self, params: PullParams, wait_s: float, client: AppRequest) -> PullAnswer:
         """
         Wait for messages, at most *wait_s* or until *client* has left, and lease them.
 
@@ -243,7 +246,7 @@ class PullConsumer:
                 "leases_full",
             )
         if client.disconnected:
-            return PullAnswer([], [])
+            return PullAnswer([], [], self)
         pull = Pull(params.max_messages, params.lease_ms / 1000, deadline)
         answer: asyncio.Future[list[LeasedMessage]] = self._loop.create_future()
         self._answers[pull] = answer
@@ -256,11 +259,11 @@ class PullConsumer:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return PullAnswer([], [])  # `on_abandon` has cancelled the future, not this task
+            return PullAnswer([], [], self)  # `on_abandon` has cancelled the future, not this task
         finally:
             client.on_abandon = None
             self._answers.pop(pull, None)
-        return PullAnswer(messages, self._leases_of(messages))
+        return PullAnswer(messages, self._leases_of(messages), self)
 
     def _give_back(self, pull: Pull, answer: asyncio.Future[list[LeasedMessage]]) -> None:
         """Forget *pull*, whose client has left, or requeue what it would have got."""
@@ -281,8 +284,8 @@ class PullConsumer:
             for each in messages
         ]
 
-    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, LeaseRefusal]:
-        """Carry out *verb* for the deliveries; return the refusals by delivery id."""
+    def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, str]:
+        """Carry out *verb* for the deliveries; return the codes of refusals by delivery id."""
         session, now = self._session, self._loop.time()
         if verb.name == "FIN":
             actions, refused = session.finish(delivery_ids, now)
@@ -413,21 +416,15 @@ class PullConsumer:
         self._apply(self._session.drain)
 
     def close(self) -> None:
-        """End all leases and hand their messages back, then leave nsqd; idempotent."""
-        if self.is_closed:
-            return
+        """End all leases and hand their messages back; `leave_nsqd` follows."""
         self._apply(self._session.close)
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._pulls.count(self, 0, 0)
-        self._closing = spawn("leave nsqd after pulls", self._unsubscribe())
 
-    async def wait_closed(self) -> None:
-        """Wait until the connections to nsqd are closed; call `close` first."""
-        await asyncio.wait({self._closing})
-
-    async def _unsubscribe(self) -> None:
+    async def leave_nsqd(self) -> None:
+        """Close the connections to nsqd."""
         if not self._start_task.done():
             self._start_task.cancel()
             await asyncio.wait({self._start_task})
@@ -444,6 +441,8 @@ class Pulls:
         """The consumers that pulls can join."""
         self._holders: dict[int, LeaseHolder] = {}
         """By number; a consumer that is closing is in it no more."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Closed consumers, until they have left nsqd."""
         self._numbers = count(1)
         self._leases = 0
         self._waiting = 0
@@ -461,8 +460,8 @@ class Pulls:
         return self._leases
 
     async def pull(
-        self, principal: Principal, params: PullParams, client: PullClient
-    ) -> tuple[PullAnswer, PullConsumer]:
+        self, principal: Principal, params: PullParams, client: AppRequest
+    ) -> PullAnswer:
         """
         Return messages of the channel, each with a lease, as soon as there are any.
 
@@ -479,32 +478,25 @@ class Pulls:
             wait_s = min(wait_s, max(0.0, identity.expires_at - access.control.clock()))
         key = PullKey(params.topic, params.channel, principal.secret, principal.quota_key)
         if identity is None:
-            return await self._pull(self._consumer(key, principal), params, wait_s, client)
+            return await self._consumer(key, principal).pull(params, wait_s, client)
         secret = publishing.secret_for_nsqd(principal)
         try:
             consumer = self._consumer(key._replace(secret=secret), principal)
-            return await self._pull(consumer, params, wait_s, client)
+            return await consumer.pull(params, wait_s, client)
         except AuthRequired:
             if secret is not None:
                 raise
             # No nsqd for publishing requires AUTH, but one of the topic does.
             forced = access.secret_for_nsqd(principal, requires_auth=True)
             consumer = self._consumer(key._replace(secret=forced), principal)
-            return await self._pull(consumer, params, wait_s, client)
-
-    @staticmethod
-    async def _pull(
-        consumer: PullConsumer, params: PullParams, wait_s: float, client: PullClient
-    ) -> tuple[PullAnswer, PullConsumer]:
-        return await consumer.pull(params, wait_s, client), consumer
+            return await consumer.pull(params, wait_s, client)
 
     def _consumer(self, key: PullKey, principal: Principal) -> PullConsumer:
         """Return the consumer for *key* that pulls can join; open one if there is none."""
         consumer = self._consumers.get(key)
         if consumer is None:
             self.context.check_files()
-            consumer = PullConsumer(self, key, self.add_holder(None), principal)
-            self._consumers[key] = self._holders[consumer.number] = consumer
+            consumer = self._consumers[key] = PullConsumer(self, key, principal)
             _OPEN_CONSUMERS.set(len(self._consumers))
             self._schedule_sweep()
         return consumer
@@ -533,28 +525,28 @@ class Pulls:
 
     def count(self, consumer: PullConsumer, leases: int, waiting: int) -> None:
         """Count the leases and waiting pulls of *consumer*."""
-        if leases != consumer.leases:
+        if leases != consumer.counted_leases:
             caller = consumer.key.caller
-            self._leases += leases - consumer.leases
-            of_caller = self._leases_by_caller.get(caller, 0) + leases - consumer.leases
+            more = leases - consumer.counted_leases
+            self._leases += more
+            of_caller = self._leases_by_caller.get(caller, 0) + more
             if of_caller:
                 self._leases_by_caller[caller] = of_caller
             else:
                 del self._leases_by_caller[caller]
-            consumer.leases = leases
+            consumer.counted_leases = leases
             _LEASES.set(self._leases)
-        if waiting != consumer.waiting:
-            self._waiting += waiting - consumer.waiting
-            consumer.waiting = waiting
+        if waiting != consumer.counted_pulls:
+            self._waiting += waiting - consumer.counted_pulls
+            consumer.counted_pulls = waiting
             _WAITING.set(self._waiting)
 
     # Holders of leases
 
-    def add_holder(self, holder: LeaseHolder | None) -> int:
-        """Register *holder*, None for later, and return its number."""
+    def add_holder(self, holder: LeaseHolder) -> int:
+        """Register *holder*, and return its number."""
         number = next(self._numbers) & _MAX_HOLDER
-        if holder is not None:
-            self._holders[number] = holder
+        self._holders[number] = holder
         return number
 
     def remove_holder(self, number: int) -> None:
@@ -566,22 +558,21 @@ class Pulls:
         by_holder: dict[int, list[str]] = {}
         for lease in leases:
             by_holder.setdefault(lease.holder, []).append(lease.delivery_id)
-        refused: dict[int, Mapping[str, LeaseRefusal]] = {}
+        codes: dict[int, Mapping[str, str]] = {}
         for number, delivery_ids in by_holder.items():
             holder = self._holders.get(number)
             if holder is not None:
                 # Once each: the second of two equal leases finds the first one's result.
-                refused[number] = holder.answer(verb, list(dict.fromkeys(delivery_ids)))
+                codes[number] = holder.answer(verb, list(dict.fromkeys(delivery_ids)))
         seen: set[tuple[int, str]] = set()
         results: list[LeaseRefusal | None] = []
         for lease in leases:
             name = lease.holder, lease.delivery_id
-            if lease.holder not in refused or (name in seen and verb.name != "TOUCH"):
-                results.append(_ended(lease, verb))
+            if lease.holder not in codes or (name in seen and verb.name != "TOUCH"):
+                code = f"E_{verb.name}_FAILED"
             else:
-                found = refused[lease.holder].get(lease.delivery_id)
-                is_lost = found is None or found.code == LEASE_LOST
-                results.append(found if is_lost else _ended(lease, verb))
+                code = codes[lease.holder].get(lease.delivery_id, "")
+            results.append(_refusal(code, lease) if code else None)
             seen.add(name)
         count_acks(verb, results)
         return results
@@ -595,10 +586,15 @@ class Pulls:
             _OPEN_CONSUMERS.set(len(self._consumers))
 
     def close(self, consumer: PullConsumer) -> None:
-        """Close *consumer*; its leases are handed back."""
+        """Close *consumer*; its leases are handed back. Idempotent."""
+        if consumer.is_closed:
+            return
         self.forget(consumer)
         self.remove_holder(consumer.number)
         consumer.close()
+        task = spawn("leave nsqd after pulls", consumer.leave_nsqd())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     def _schedule_sweep(self) -> None:
         if self._sweep is None and self._consumers:
@@ -613,15 +609,15 @@ class Pulls:
                 self.close(consumer)
         self._schedule_sweep()
 
-    async def drain(self) -> None:
+    async def drain(self, in_flight_s: float) -> None:
         """
         Answer every waiting pull, wait for the answers to leases, and hand the others back.
 
-        Waits for at most `drain_in_flight_s`. Pulls are refused from now on.
+        Waits for at most *in_flight_s*. Pulls are refused from now on.
         """
         self.is_draining = True
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.context.limits.drain_in_flight_s
+        deadline = loop.time() + in_flight_s
         for consumer in list(self._consumers.values()):
             consumer.drain()
         while self._leases and loop.time() < deadline:  # noqa: ASYNC110 - one poll for all
@@ -634,11 +630,10 @@ class Pulls:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        consumers = list(self._consumers.values())
-        for consumer in consumers:
+        for consumer in list(self._consumers.values()):
             self.close(consumer)
-        for consumer in consumers:
-            await consumer.wait_closed()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
 
 def count_acks(verb: AckVerb, results: Sequence[LeaseRefusal | None]) -> None:
@@ -647,10 +642,13 @@ def count_acks(verb: AckVerb, results: Sequence[LeaseRefusal | None]) -> None:
         _ACKS.counts[verb.name, "OK" if result is None else result.code] += 1
 
 
-def _ended(lease: Lease, verb: AckVerb) -> LeaseRefusal:
-    """Return the refusal of a lease that this process does not hold."""
+def _refusal(code: str, lease: Lease) -> LeaseRefusal:
+    """Return the refusal of a lease of this process."""
     late_ms = time.time_ns() // 1_000_000 - lease.ends_at_ms
-    text = "the lease was answered before, or its message was handed back"
-    if late_ms > 0:
+    if code == LEASE_LOST:
+        text = "nsqd was disconnected, or timed the message out: NSQ delivers it again"
+    elif late_ms > 0:
         text = f"the lease ended {late_ms} ms ago, unless a TOUCH extended it"
-    return LeaseRefusal(f"E_{verb.name}_FAILED", text)
+    else:
+        text = "the lease was answered before, or its message was handed back"
+    return LeaseRefusal(code, text)

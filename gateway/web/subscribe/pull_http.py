@@ -6,14 +6,13 @@ They are called in front of FastAPI: a pull may wait for half a minute, and cost
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import Forbidden, GatewayError, LimitReached
+from gateway.errors import GatewayError, LimitReached
 from gateway.protocol.frames import Message
 from gateway.protocol.wire import Limits
 from gateway.session.pulls import LeasedMessage
@@ -22,11 +21,12 @@ from gateway.web.auth import AccessPolicy, Principal, authorization_values, bear
 from gateway.web.errors import DRAINING, problem_response, render_problem
 from gateway.web.http.app_request import CONNECTION, AppRequest
 from gateway.web.metrics import count_refused_socket
+from gateway.web.origins import check_get_without_origin
 from gateway.web.responses import HttpResponse, json_response, read_body, send_response
 from gateway.web.subscribe.acks import LeaseAcks, read_ack
 from gateway.web.subscribe.endpoint import SubscribeEndpoint
 from gateway.web.subscribe.event_stream import EventStream, Keepalive
-from gateway.web.subscribe.pull import PullAnswer, PullConsumer, Pulls
+from gateway.web.subscribe.pull import PullAnswer, Pulls
 from gateway.web.subscribe.request import parse_pull_request
 from gateway.web.subscribe.socket import SubscriberSocket
 from gateway.web.websocket.handshake import read_plain_request
@@ -71,10 +71,6 @@ def _pulled(message: Message, leased: LeasedMessage, lease: str) -> _PulledOut:
     return out
 
 
-CLIENT_HEADER = b"nsq-gateway-client"
-"""Pages of another origin cannot send it without a preflight."""
-
-
 class StreamRoute:
     """GET /sub with ``Accept: text/event-stream``."""
 
@@ -92,11 +88,11 @@ class StreamRoute:
         """Respond with an event stream, which ends with its subscription."""
         del receive
         request_id: str = scope["state"]["request_id"]
-        connection: AppRequest = scope["extensions"][CONNECTION]
+        connection: AppRequest = scope["state"][CONNECTION]
         upgrade = replace(read_plain_request(scope), subprotocols=(), has_commands=False)
         endpoint = self._endpoint
         try:
-            _check_page(upgrade.headers)
+            check_get_without_origin(upgrade.headers)
             accepted = await endpoint.accept(upgrade)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             count_refused_socket(error)
@@ -123,26 +119,8 @@ _STREAM_HEADERS = [
 ]
 
 
-def _check_page(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """
-    Refuse a GET that a page of another origin may have sent without telling its origin.
-
-    Browsers send no Origin with a GET in the mode no-cors, and such a page could consume, though
-    not read, the messages of a channel. They always send Accept-Language; other clients do not.
-    """
-    named = dict(headers)
-    if b"origin" in named or b"accept-language" not in named or CLIENT_HEADER in named:
-        return
-    if named.get(b"sec-fetch-site") not in (b"same-origin", b"none"):
-        header = CLIENT_HEADER.decode()
-        raise Forbidden(
-            f"a browser has to send the header {header} with this request, with any value, so that "
-            "pages of other origins cannot consume messages"
-        )
-
-
 class PullRoutes(NamedTuple):
-    """The two routes; each call handles one request."""
+    """POST /pull and POST /ack; each call handles one request."""
 
     pulls: Pulls
     acks: LeaseAcks
@@ -153,23 +131,21 @@ class PullRoutes(NamedTuple):
         """Respond to POST /pull."""
         del receive
         request_id: str = scope["state"]["request_id"]
-        client: AppRequest = scope["extensions"][CONNECTION]
+        client: AppRequest = scope["state"][CONNECTION]
         try:
-            answer, consumer = await self._pull(scope, client)
+            answer = await self._pull(scope, client)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             await send_response(send, self._problem(error, request_id))
             return
         if answer.messages or not client.disconnected:
             await send_response(send, json_response(_encode(_response(answer)), request_id))
         if not client.response_complete:
-            # It left before it had the whole response.
-            consumer.hand_back(answer.messages)
+            answer.hand_back()
 
-    async def _pull(self, scope: Scope, client: AppRequest) -> tuple[PullAnswer, PullConsumer]:
+    async def _pull(self, scope: Scope, client: AppRequest) -> PullAnswer:
         if self.pulls.is_draining:
-            raise LimitReached(
-                "this gateway is shutting down; pull again, from another", "draining"
-            )
+            text = "this gateway is shutting down; pull again, from another one"
+            raise LimitReached(text, "draining")
         principal = self._principal(scope)
         params = parse_pull_request(scope["query_string"], limits=self.limits)
         principal.check_subscribe(params.topic, params.channel)

@@ -20,7 +20,8 @@ from gateway.protocol.wire import Limits, is_ephemeral
 from gateway.session.json_frames import SUBPROTOCOL
 
 DEFAULT_MAX_IN_FLIGHT = 10
-_MIN_MSG_TIMEOUT_MS = 1_000
+MIN_MSG_TIMEOUT_MS = 1_000
+"""The least that nsqd accepts, and that a lease may last."""
 _MAX_SAMPLE_RATE = 99
 _MAX_ATTEMPTS = 65_535
 """nsqd counts attempts in 16 bits."""
@@ -91,7 +92,7 @@ def parse_pull_request(raw_query: bytes, *, limits: Limits) -> PullParams:
     topic, channel = require_topic_and_channel(query)
     lease_ms = 0
     if query.get("lease_ms") is not None:
-        bounds = (_MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
+        bounds = (MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
         lease_ms = _number(query, "lease_ms", default=0, bounds=bounds)
     return PullParams(
         topic=topic,
@@ -124,7 +125,7 @@ def parse_subscribe_request(
         raise InvalidRequest("INVALID_ARG_SAMPLE_RATE", text)
     msg_timeout_ms = 0
     if query.get("msg_timeout_ms") is not None:
-        bounds = (_MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
+        bounds = (MIN_MSG_TIMEOUT_MS, limits.max_msg_timeout_ms)
         msg_timeout_ms = _number(query, "msg_timeout_ms", default=0, bounds=bounds)
     return SubscribeRequest(
         topic=topic,

@@ -87,7 +87,7 @@ def test_a_lease_is_answered_until_it_ends(now: float, *, is_taken: bool) -> Non
     assert is_taken is (actions == [FinishDeliveries(1, IDS[:1])])
     assert is_taken is not bool(refused)
     if not is_taken:
-        assert "E_FIN_FAILED" == refused[ids[0]].code
+        assert "E_FIN_FAILED" == refused[ids[0]]
 
 
 def test_a_lease_that_ends_gives_its_message_back_at_once() -> None:
@@ -155,7 +155,7 @@ def test_what_a_lost_connection_had_leased_is_lost() -> None:
     for answer in (found.finish, lambda each, now: found.touch(each, 5.0, now)):
         actions, refused = answer(ids[:1], 2.0)
         assert [] == actions
-        assert LEASE_LOST == refused[ids[0]].code
+        assert LEASE_LOST == refused[ids[0]]
     assert [] == found.wake(5.0)
     assert found.is_idle
 
@@ -168,7 +168,7 @@ def test_a_refused_touch_loses_the_lease() -> None:
     text = f"TOUCH {IDS[0].decode()} failed ID not in flight"
     found.on_ack_refused(1, ErrorFrame("E_TOUCH_FAILED", text))
 
-    assert LEASE_LOST == found.finish([delivery_id], 1.2)[1][delivery_id].code
+    assert LEASE_LOST == found.finish([delivery_id], 1.2)[1][delivery_id]
 
 
 def test_an_answer_has_a_limit_in_bytes() -> None:
@@ -200,8 +200,8 @@ def test_a_lease_is_answered_once() -> None:
     found = session()
     [delivery_id] = leased(found, 1)
     assert {} == found.finish([delivery_id], 1.0)[1]
-    assert "E_REQ_FAILED" == found.requeue([delivery_id], 0, 1.0)[1][delivery_id].code
-    assert "E_TOUCH_FAILED" == found.touch([delivery_id], 5.0, 1.0)[1][delivery_id].code
+    assert "E_REQ_FAILED" == found.requeue([delivery_id], 0, 1.0)[1][delivery_id]
+    assert "E_TOUCH_FAILED" == found.touch([delivery_id], 5.0, 1.0)[1][delivery_id]
 
 
 def test_a_drain_answers_pulls_and_a_close_hands_leases_back() -> None:
@@ -212,7 +212,7 @@ def test_a_drain_answers_pulls_and_a_close_hands_leases_back() -> None:
     assert SetReady(0) == ready
     assert [[]] == answers([answer])
     late = messages(4)[2:]
-    assert [RequeueDeliveries(1, IDS[2:4], 0, RequeueCause.DISCONNECT)] == found.on_messages(
+    assert [RequeueDeliveries(1, IDS[2:4], 0, RequeueCause.DRAIN)] == found.on_messages(
         1, late, 1.0, 1.0
     )
     assert [FinishDeliveries(1, IDS[:1])] == found.finish(ids[:1], 1.0)[0]

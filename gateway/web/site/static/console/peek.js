@@ -22,6 +22,7 @@ const CHARACTERS = 200;
 const SHOWN = 100;
 
 /** @typedef {Peeked["messages"][number]} PeekedMessage */
+/** @typedef {import("./message_filter.js").Matched} Matched */
 
 export class Peek {
   #root;
@@ -34,7 +35,7 @@ export class Peek {
   #body;
   #filter;
   #most;
-  /** @type {Peeked["messages"]} */
+  /** The messages, each with what the filter looks at. @type {[PeekedMessage, Matched][]} */
   #messages = [];
   /** What was said about them. */
   #said = "";
@@ -104,7 +105,7 @@ export class Peek {
    * @param {string} said
    */
   #show(messages, said) {
-    this.#messages = messages;
+    this.#messages = messages.map((each) => [each, asMatched(each)]);
     this.#said = said;
     this.#draw();
   }
@@ -114,13 +115,13 @@ export class Peek {
     const condition = parseFilter(text);
     const nowMs = Date.now();
     const found =
-      condition === null ? this.#messages : this.#messages.filter((each) => condition(asMatched(each), nowMs));
+      condition === null ? this.#messages : this.#messages.filter(([, matched]) => condition(matched, nowMs));
     const matching = condition === null || this.#messages.length === 0 ? "" : ` ${count(found.length)} match.`;
     const cut = found.length > SHOWN ? ` The first ${SHOWN} are shown.` : "";
     this.#tell(this.#said + matching + cut);
     this.#body.hidden = true;
     part(this.#root, "peeked").hidden = found.length === 0;
-    this.#table.show(found.slice(0, SHOWN).map((each) => this.#rowOf(each)));
+    this.#table.show(found.slice(0, SHOWN).map(([message]) => this.#rowOf(message)));
   }
 
   /**
@@ -161,7 +162,7 @@ function textOf({ body, body_base64 }) {
 
 /**
  * @param {PeekedMessage} message
- * @returns {import("./message_filter.js").Matched} As the filter sees a message.
+ * @returns {Matched} As the filter sees a message.
  */
 function asMatched(message) {
   const { id, attempts, timestamp_ns } = message;
