@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -14,6 +15,9 @@ from tests.support.gateways.gateway import RunningGateway, gateway_alone
 from tests.support.gateways.pulls import PullClient, pull_client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AT_ONCE_S = 1.0
+"""Far above what it takes (milliseconds), far below the interval of comments (15 s)."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -57,7 +61,9 @@ async def test_what_is_open_when_a_stream_ends_goes_back_at_once(
         await events.next()
         await gateway.publish(topic, b"x")
         [message] = await events.messages(1)
+        began_at = time.monotonic()
     assert (1, 0, 0) == await gateway.counts_become(topic, "c", (1, 0, 0))
+    assert time.monotonic() - began_at < AT_ONCE_S
     result = await client.ack(fin=[message["lease"]])
 
     assert 0 == result["done"]

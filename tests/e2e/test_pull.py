@@ -138,8 +138,10 @@ async def test_a_client_that_leaves_takes_nothing(
     await filled(gateway, topic, 0)
     waiting = asyncio.create_task(client.pull(topic, "c", wait_ms=30_000))
     await gateway.ready_becomes(topic, "c", 10)
+    began_at = time.monotonic()
     waiting.cancel()
     await gateway.ready_becomes(topic, "c", 0)
+    assert time.monotonic() - began_at < AT_ONCE_S
     await gateway.publish(topic, b"x")
     [message] = await client.pull(topic, "c", wait_ms=30_000)
 

@@ -25,8 +25,10 @@ class AppRequest(RequestResponseCycle):
 
     is_body_broken = False
     """True if the client did not send the whole body; see `break_body`."""
+    is_input_ended = False
+    """True once the client has sent EOF; it may still read the response."""
     on_abandon: Callable[[], object] | None = None
-    """Called when the connection is lost before the response is complete."""
+    """Called when the client leaves before the response is complete; see `has_left`."""
     on_writable: Callable[[], None] | None = None
     """Called when the write buffer has room again."""
 
@@ -47,6 +49,21 @@ class AppRequest(RequestResponseCycle):
             self.keep_alive = False
         # Wakes up a `receive` that is waiting for more of the body.
         self.message_event.set()
+
+    def has_left(self) -> bool:
+        """
+        Return whether the connection is lost, or the client has sent EOF.
+
+        A client that closes its connection sends the same EOF as one that only sends no more. Where
+        a response is for the former, and may take long, it is better not to wait.
+        """
+        return self.disconnected or self.is_input_ended
+
+    def end_input(self) -> None:
+        """Called when the client has sent EOF."""
+        self.is_input_ended = True
+        if self.on_abandon is not None:
+            self.on_abandon()
 
     def abandon(self) -> None:
         """Called when the connection is lost: wake the application, and discard what it sends."""

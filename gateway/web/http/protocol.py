@@ -292,9 +292,10 @@ class HttpProtocol(asyncio.Protocol):
         dropped.
         """
         self._peer_has_finished = True
-        if self._state is _BODY and isinstance(self._request, AppRequest):
-            # The body stays incomplete, but the application runs already and may still respond.
-            self._break_app_body(self._request)
+        if isinstance(self._request, AppRequest):
+            self._request.end_input()
+            if self._state is _BODY:  # it stays incomplete, but the application may still respond
+                self._break_app_body(self._request)
         if (self._state is _RESPONDING or self._unread) and not self._peer.is_secure:
             return True  # keeps the transport open for writing
         self._drop_input()

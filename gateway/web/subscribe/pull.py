@@ -245,7 +245,7 @@ class PullConsumer:
                 f"all {most} messages that may be in flight here are leased; answer some first",
                 "leases_full",
             )
-        if client.disconnected:
+        if client.has_left():
             return PullAnswer([], [], self)
         pull = Pull(params.max_messages, params.lease_ms / 1000, deadline)
         answer: asyncio.Future[list[LeasedMessage]] = self._loop.create_future()
@@ -263,6 +263,9 @@ class PullConsumer:
         finally:
             client.on_abandon = None
             self._answers.pop(pull, None)
+        if client.has_left():
+            self.hand_back(messages)
+            return PullAnswer([], [], self)
         return PullAnswer(messages, self._leases_of(messages), self)
 
     def _give_back(self, pull: Pull, answer: asyncio.Future[list[LeasedMessage]]) -> None:

@@ -105,7 +105,7 @@ class StreamRoute:
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         connection.on_abandon, connection.on_writable = stream.on_abandon, stream.on_writable
         stream.begin()
-        if connection.disconnected:
+        if connection.has_left():
             stream.on_abandon()
         await stream.ended
         await send({"type": "http.response.body", "body": b""})
