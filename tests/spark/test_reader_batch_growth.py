@@ -32,21 +32,21 @@ def limit_of(reader: NsqStreamReader) -> int:
 
 
 async def batches(stream: Stream, count: int, *, has_backlog: bool = False) -> list[list[bytes]]:
-    """Return the bodies of *count* different messages by batch; with *has_backlog*, read slowly."""
+    """Return the bodies of *count* different messages; *has_backlog*: a full batch waits always."""
     read: list[list[bytes]] = []
     seen: set[bytes] = set()
     while len(seen) < count:
         read.append(await stream.next_rows(limit_of(stream.reader)))
         seen.update(read[-1])
         if has_backlog:
-            await buffered(stream, min(max(FIRST_ROWS, len(read[-1])), count - len(seen)))
+            await full_batch_waits(stream, count - len(seen))
     return read
 
 
-async def buffered(stream: Stream, count: int) -> None:
-    """Wait until *count* messages have no batch."""
+async def full_batch_waits(stream: Stream, left: int) -> None:
+    """Wait for as many messages as a batch may have, or for all *left* ones."""
     report = None
-    while report is None or report["buffered"] < count:
+    while report is None or report["buffered"] < min(report["max_rows"], left):
         report = await call(stream.reader.reportLatestOffset)
 
 
