@@ -189,3 +189,19 @@ async def test_a_client_that_does_not_read_is_closed(channel: str) -> None:
         assert '"close_code": 4001' in ended[0]
         writer.close()
         del reader
+
+
+async def test_the_next_request_follows_a_stream_on_its_connection() -> None:
+    """Its response ends as every other one does, though nothing of the request is kept."""
+    async with gateway_alone("--socket-max-age-s=1", "--drain-in-flight-s=0") as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        stream = f"GET /sub?topic=t HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n"
+        # The second request is there before the first response has ended.
+        writer.write(f"{stream}GET /livez HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        events = await reader.readuntil(b"\r\n0\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    assert b"event: close\n" in events
+    assert head.startswith(b"HTTP/1.1 ")

@@ -31,11 +31,29 @@ class AppRequest(RequestResponseCycle):
     """Called when the client leaves before the response is complete; see `has_left`."""
     on_writable: Callable[[], None] | None = None
     """Called when the write buffer has room again."""
+    is_detached = False
+    """True once the response goes on without the application; see `detach`."""
 
     async def run_asgi(self, app: Any) -> None:  # noqa: ANN401 - uvicorn's type
         """Call the application; it finds this object in the state of the scope."""
+        on_response = self.on_response
         self.scope["state"][CONNECTION] = self
         await super().run_asgi(app)
+        if self.is_detached:
+            self.response_complete = False
+            self.on_response = on_response
+
+    def detach(self) -> None:
+        """
+        Let the response go on when the application returns, which it must do without an await.
+
+        From then on, the response consists of `write_chunk`, and `end_response` ends it. The task
+        and the scope of the request are released: an event stream may be idle for days.
+        """
+        self.is_detached = True
+        # For uvicorn, which otherwise closes the connection of an application that returns.
+        self.response_complete = True
+        self.scope = {"type": "http", "method": self.scope["method"]}  # type: ignore[typeddict-item]
 
     def break_body(self) -> None:
         """
@@ -102,6 +120,17 @@ class AppRequest(RequestResponseCycle):
             if self.chunked_encoding:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
             self.transport.write(data)
+
+    def end_response(self) -> None:
+        """End a response that was detached; does nothing if the connection is lost."""
+        if self.disconnected or self.response_complete:
+            return
+        if self.chunked_encoding:
+            self.transport.write(b"0\r\n\r\n")
+        self.response_complete = True
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event
         """Return the next part of the body, or a disconnect after `break_body`."""

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -537,7 +538,7 @@ class SubscribeEndpoint:
                 delivery_id, time.time_ns() // 1_000_000 + int(left_s * 1000)
             )
         )
-        stream.ended.add_done_callback(lambda _: self.pulls.remove_holder(number))
+        stream.on_ended = partial(self.pulls.remove_holder, number)
 
     # Parameters
 

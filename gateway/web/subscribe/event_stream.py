@@ -9,7 +9,7 @@ answers by leases, with POST /ack. Source: WHATWG HTML, "Server-sent events".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -58,8 +58,9 @@ class EventStream:
         self.sent_bytes = 0
         self.is_closed_by_client = False
         self.close_reason = ""
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once nothing more is sent."""
+        self.has_ended = False
+        """True once nothing more is sent."""
+        self.on_ended: Callable[[], None] | None = None
         self._connection = connection
         self._handler = handler
         self._keepalive = keepalive
@@ -81,7 +82,7 @@ class EventStream:
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the kernel has not taken; 0 once the stream has ended."""
-        return 0 if self.ended.done() else self._connection.unsent_bytes
+        return 0 if self.has_ended else self._connection.unsent_bytes
 
     def send(self, text: bytes) -> None:
         """Send the JSON objects in *text*; does nothing once the stream has ended."""
@@ -99,7 +100,7 @@ class EventStream:
 
     def close(self, code: int, reason: str) -> None:
         """Send the event ``close`` with the code that a WebSocket would get, and end."""
-        if self.ended.done():
+        if self.has_ended:
             return
         self.close_reason = reason
         data = msgspec.json.encode({"code": int(code), "reason": reason})
@@ -112,12 +113,12 @@ class EventStream:
 
     def on_writable(self) -> None:
         """Called when the write buffer has room again."""
-        if not self.ended.done():
+        if not self.has_ended:
             self._handler.on_writable()
 
     def on_abandon(self) -> None:
         """Called when the client has left."""
-        if not self.ended.done():
+        if not self.has_ended:
             self.is_closed_by_client = True
             self._end()
             self._handler.on_close(ABNORMAL)
@@ -128,14 +129,18 @@ class EventStream:
             self._write(_COMMENT)
 
     def _write(self, data: bytes) -> None:
-        if not self.ended.done():
+        if not self.has_ended:
             self.sent_bytes += len(data)
             self._connection.write_chunk(data)
 
     def _end(self) -> None:
         self._keepalive.discard(self)
         _OPEN_STREAMS.dec()
-        self.ended.set_result(None)
+        self.has_ended = True
+        # Not before the caller has returned: the next request of the connection may begin with it.
+        asyncio.get_running_loop().call_soon(self._connection.end_response)
+        if self.on_ended is not None:
+            self.on_ended()
 
     # As the holder of leases
 

@@ -72,7 +72,7 @@ def _pulled(message: Message, leased: LeasedMessage, lease: str) -> _PulledOut:
 
 
 class StreamRoute:
-    """GET /sub with ``Accept: text/event-stream``."""
+    """GET /sub with ``Accept: text/event-stream``; the call ends when the stream has begun."""
 
     def __init__(self, endpoint: SubscribeEndpoint) -> None:
         self._endpoint = endpoint
@@ -85,7 +85,7 @@ class StreamRoute:
         return any(b"text/event-stream" in value.lower() for value in accepted)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond with an event stream, which ends with its subscription."""
+        """Begin an event stream, which ends with its subscription."""
         del receive
         request_id: str = scope["state"]["request_id"]
         connection: AppRequest = scope["state"][CONNECTION]
@@ -107,8 +107,7 @@ class StreamRoute:
         stream.begin()
         if connection.has_left():
             stream.on_abandon()
-        await stream.ended
-        await send({"type": "http.response.body", "body": b""})
+        connection.detach()
 
 
 _STREAM_HEADERS = [
