@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -107,12 +107,12 @@ def _bodies(data: bytes) -> tuple[str, ...]:
 class NsqdTap:
     """A running proxy; make one with `nsqd_tap`."""
 
-    def __init__(self, upstream: str, history: History) -> None:
+    def __init__(self, upstream: str, history: History, numbers: Iterator[int]) -> None:
         self.address = ""
         """The address for clients."""
         self._upstream = upstream
         self._history = history
-        self._numbers = count(1)
+        self._numbers = numbers
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection until either side closes it."""
@@ -125,18 +125,18 @@ class NsqdTap:
         talk = _Conversation(next(self._numbers), self._history)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(_carry(reader, broker_writer, talk.says))
-                group.create_task(_carry(broker_reader, writer, talk.hears))
+                group.create_task(carry(reader, broker_writer, talk.says))
+                group.create_task(carry(broker_reader, writer, talk.hears))
         finally:
             self._history.add(ConnectionClosed(talk.number))
             writer.transport.abort()
             broker_writer.transport.abort()
 
 
-async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[bytes], None]
+async def carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Callable[[bytes], object]
 ) -> None:
-    """Forward one direction; its end closes both, after the remaining data."""
+    """Forward one direction, after giving it to *take*; its end closes both, after what is left."""
     try:
         while data := await reader.read(65_536):
             # Written down before it goes on, so that what follows from it stands behind it.
@@ -150,9 +150,15 @@ async def _carry(
 
 
 @asynccontextmanager
-async def nsqd_tap(upstream: str, history: History) -> AsyncIterator[NsqdTap]:
-    """Listen in front of *upstream* (host:port) until the block ends, then close everything."""
-    tap = NsqdTap(upstream, history)
+async def nsqd_tap(
+    upstream: str, history: History, numbers: Iterator[int] | None = None
+) -> AsyncIterator[NsqdTap]:
+    """
+    Listen in front of *upstream* (host:port) until the block ends, then close everything.
+
+    *numbers* are those of the connections; several taps of one history share them.
+    """
+    tap = NsqdTap(upstream, history, numbers or count(1))
     calls: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,6 +12,7 @@ from tests.support.history.events import (
     CloseWaitReceived,
     FinalCounts,
     MessageDelivered,
+    OwnerMissed,
     PublishAcknowledged,
     PublishStored,
     Record,
@@ -43,6 +44,7 @@ class Kind(StrEnum):
     UNANSWERED = "a ref without an answer, and one behind it has one"
     ANSWERED_TWICE = "a ref with two answers"
     UNHEARD_OF = "an answer to a ref that nobody asked"
+    MISSED = "too many acks did not reach their owner, which was there"
     STUCK = "left at the broker when everything was over"
 
 
@@ -60,11 +62,35 @@ class Violation:
 
 Rule = Callable[[HistoryIndex], Iterator[Violation]]
 
+MAX_MISSED = 0.001
+"""Largest share of the acks of leases that may miss an owner which is there."""
+
 
 def violations(records: Sequence[Record], *, msg_timeout_s: float) -> list[Violation]:
     """Return all violations in a history; *msg_timeout_s* is the sockets' timeout."""
     reading = HistoryIndex(records, msg_timeout_s)
     return [each for rule in _RULES for each in rule(reading)]
+
+
+def lease_violations(records: Sequence[Record], *, msg_timeout_s: float) -> list[Violation]:
+    """Return all violations in a history of pulls; *msg_timeout_s* is the broker's timeout."""
+    reading = HistoryIndex(records, msg_timeout_s)
+    return [each for rule in _LEASE_RULES for each in rule(reading)]
+
+
+def missed_acks(reading: HistoryIndex) -> list[OwnerMissed]:
+    """Return the acks that missed their owner, though its connection to the broker was open."""
+    missed = []
+    for record in reading.records:
+        match record.event:
+            case OwnerMissed(socket, delivery, _, took_s):
+                sending = reading.of_delivery[socket, delivery]
+                ended_s = reading.hung_up_s.get(sending.sent.connection, float("inf"))
+                if ended_s > record.at_s and not reading.is_late(sending, record.at_s - took_s):
+                    missed.append(record.event)
+            case _:
+                pass
+    return missed
 
 
 def _publishes_are_kept(reading: HistoryIndex) -> Iterator[Violation]:
@@ -97,6 +123,44 @@ def _nothing_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
                 yield Violation(Kind.UNASKED, f"{verb} at {at_s:.3f}: {sending}")
 
 
+def _nothing_of_a_lease_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
+    """FIN by clients alone; REQ by the gateway at the end of a lease or of its connection."""
+    for stray in reading.strays:
+        yield Violation(Kind.UNASKED, str(stray))
+    for sending in reading.sendings:
+        for at_s, verb in sending.passed:
+            asked = any(asked_s <= at_s for asked_s in reading.asks(sending, verb))
+            if not asked and (
+                verb == "FIN" or (verb == "REQ" and _is_leased(reading, sending, at_s))
+            ):
+                yield Violation(Kind.UNASKED, f"{verb} at {at_s:.3f}: {sending}")
+
+
+def _is_leased(reading: HistoryIndex, sending: Sending, at_s: float) -> bool:
+    """Return whether a client has a lease of *sending* that goes on after *at_s*."""
+    closed_s = reading.hung_up_s.get(sending.sent.connection, float("inf"))
+    if at_s >= closed_s - 2 * SLACK_S:
+        return False
+    for each in sending.family:
+        for _, delivered in each.delivered:
+            lease_s = delivered.lease_s or 0.0
+            touched_s = [
+                said_s
+                for said_s, asked in reading.asked[delivered.socket, delivered.delivery]
+                if asked.verb == "TOUCH" and said_s <= at_s
+            ]
+            if at_s < max([sending.at_s, *touched_s]) + lease_s - SLACK_S:
+                return True
+    return False
+
+
+def _acks_reach_their_owner(reading: HistoryIndex) -> Iterator[Violation]:
+    acks = sum(len(each) for each in reading.asked.values())
+    missed = missed_acks(reading)
+    if len(missed) > MAX_MISSED * acks:
+        yield Violation(Kind.MISSED, f"{len(missed)} of {acks}: {missed[:5]}")
+
+
 def _is_handed_back(reading: HistoryIndex, sending: Sending, at_s: float) -> bool:
     """Return whether a REQ belongs to the end of a socket, with no delivery after it."""
     connection = sending.sent.connection
@@ -116,7 +180,7 @@ def _what_is_sent_again_has_a_reason(reading: HistoryIndex) -> Iterator[Violatio
                 yield Violation(Kind.FEWER_ATTEMPTS, f"{first}, then {second}")
             if _is_finished(first, second, reading):
                 yield Violation(Kind.RISEN, f"{first}, then {second}")
-            elif not (_is_back(first, second) or _is_late(first, second, reading)):
+            elif not (_is_back(first, second) or reading.is_late(first, second.at_s)):
                 yield Violation(Kind.UNEXPLAINED, f"{first}, then {second}")
 
 
@@ -129,12 +193,6 @@ def _is_finished(first: Sending, second: Sending, reading: HistoryIndex) -> bool
 
 def _is_back(first: Sending, second: Sending) -> bool:
     return any(at_s <= second.at_s for at_s in first.said("REQ")) and "REQ" not in first.refused
-
-
-def _is_late(first: Sending, second: Sending, reading: HistoryIndex) -> bool:
-    touched_s = first.said("TOUCH") if "TOUCH" not in first.refused else []
-    last_s = max([first.at_s, *(at_s for at_s in touched_s if at_s <= second.at_s)])
-    return second.at_s - last_s >= reading.msg_timeout_s - SLACK_S
 
 
 def _deliveries_are_right(reading: HistoryIndex) -> Iterator[Violation]:
@@ -223,7 +281,22 @@ def _is_kept(
         # Asked for once more before, it may be that which was passed on.
         if len(list(reading.asks(sending, told.verb))) > 1:
             return
+        if told.verb != "FIN" and _is_the_gateways(reading, sending, told.verb, at_s):
+            return
         yield Violation(Kind.REFUSED_AND_PASSED, f"{told}: {sending}")
+
+
+def _is_the_gateways(reading: HistoryIndex, sending: Sending, verb: str, at_s: float) -> bool:
+    """
+    Return whether *verb* may be the gateway's own, not that of the ack sent at *at_s*.
+
+    The socket, or the lease, ended while the ack was on its way: what it held was handed back. The
+    gateway also touches what is leased.
+    """
+    if any(delivered.lease_s for each in sending.family for _, delivered in each.delivered):
+        return True
+    passed_s = [said_s for each in sending.family for said_s in each.said(verb) if said_s >= at_s]
+    return verb == "REQ" and all(_is_handed_back(reading, sending, said_s) for said_s in passed_s)
 
 
 def _nothing_is_stuck(reading: HistoryIndex) -> Iterator[Violation]:
@@ -232,6 +305,15 @@ def _nothing_is_stuck(reading: HistoryIndex) -> Iterator[Violation]:
             yield Violation(Kind.STUCK, str(record.event))
 
 
+_LEASE_RULES: tuple[Rule, ...] = (
+    _publishes_are_kept,
+    _nothing_of_a_lease_is_said_unasked,
+    _what_is_sent_again_has_a_reason,
+    _deliveries_are_right,
+    _words_are_kept,
+    _acks_reach_their_owner,
+    _nothing_is_stuck,
+)
 _RULES: tuple[Rule, ...] = (
     _publishes_are_kept,
     _nothing_is_said_unasked,

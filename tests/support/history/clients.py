@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
@@ -239,10 +239,17 @@ async def _connected(url: str) -> AsyncIterator[ClientConnection]:
 class Publisher:
     """Post to the gateway, several messages at a time, and record the responses."""
 
-    def __init__(self, history: History, names: UniqueIds, chance: Random) -> None:
+    def __init__(
+        self,
+        history: History,
+        names: UniqueIds,
+        chance: Random,
+        batches: Sequence[int] = (1, 1, 2, 10),
+    ) -> None:
         self._history = history
         self._names = names
         self._chance = chance
+        self._batches = batches
 
     async def live(
         self, url: str, *, until: Callable[[], bool], has_room: Callable[[], bool]
@@ -257,7 +264,7 @@ class Publisher:
                 await self._post(http)
 
     async def _post(self, http: httpx.AsyncClient) -> None:
-        bodies = self._names.bodies(self._chance.choice([1, 1, 2, 10]))
+        bodies = self._names.bodies(self._chance.choice(self._batches))
         path = "/pub" if len(bodies) == 1 else "/mpub"
         query: dict[str, str | int] = {"topic": TOPIC}
         if path == "/pub" and self._chance.random() < 0.2:

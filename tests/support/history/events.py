@@ -70,6 +70,8 @@ class MessageDelivered:
     delivery: str
     attempts: int
     body: str
+    lease_s: float | None = None
+    """Length of its lease, in seconds; None if a socket delivered it."""
 
     @property
     def message(self) -> str:
@@ -95,6 +97,17 @@ class AckResponse:
     verb: str
     ref: str | None
     refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMissed:
+    """The ack of a leased message was refused because its owner was gone or did not answer."""
+
+    socket: int
+    delivery: str
+    code: str
+    took_s: float
+    """Time between the ack and the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +166,7 @@ Event: TypeAlias = (
     | MessageDelivered
     | AckAttempted
     | AckResponse
+    | OwnerMissed
     | CloseWaitReceived
     | SocketClosed
     | BrokerEnded

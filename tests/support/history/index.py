@@ -182,6 +182,12 @@ class HistoryIndex:
         """Return whether the broker died between the two times."""
         return any(start_s <= at_s <= end_s for at_s, _ in self.deaths)
 
+    def is_late(self, sending: Sending, at_s: float) -> bool:
+        """Return whether the broker may have timed *sending* out by *at_s*."""
+        touched_s = sending.said("TOUCH") if "TOUCH" not in sending.refused else []
+        last_s = max([sending.at_s, *(said_s for said_s in touched_s if said_s <= at_s)])
+        return at_s - last_s >= self.msg_timeout_s - SLACK_S
+
     def is_doubled(self, body: str) -> bool:
         """
         Return whether the broker has had two copies of *body* since it died.

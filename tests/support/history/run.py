@@ -200,7 +200,7 @@ async def record_history(
                 publisher = Publisher(history, names, Random(f"{seed} publisher {number}"))
                 group.create_task(
                     publisher.live(
-                        place.url, until=is_over.is_set, has_room=_Backlog(history).has_room
+                        place.url, until=is_over.is_set, has_room=Backlog(history).has_room
                     )
                 )
             for _ in range(rounds):
@@ -222,11 +222,12 @@ async def _break_everything(place: HistorySystem, chance: Random, faults: Sequen
     await _a_moment(place)
 
 
-class _Backlog:
+class Backlog:
     """Count messages acknowledged and not finished; each record is read once."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, limit: int = _FAR_BEHIND) -> None:
         self._history = history
+        self._limit = limit
         self._read = 0
         self._count = 0
 
@@ -241,7 +242,7 @@ class _Backlog:
                 case _:
                     pass
         self._read = len(self._history.records)
-        return self._count < _FAR_BEHIND
+        return self._count < self._limit
 
 
 async def _run_dry(place: HistorySystem, names: UniqueIds) -> None:

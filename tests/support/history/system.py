@@ -33,6 +33,9 @@ PUBLISH_TIMEOUT_S = 1.0
 # What has its OK is on the disk, and so is how far a queue was read: a SIGKILL takes what was in
 # flight or deferred, and that the disk then tells.
 _DURABLE = ("--mem-queue-size=0", "--sync-every=1")
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a folder of its own there
+"""A file system in memory: nsqd syncs after each message, and only processes die here."""
+_MSG_TIMEOUT = f"--msg-timeout={MSG_TIMEOUT_S * 1000:.0f}ms"
 _IMPATIENT = (
     "--heartbeat-interval-ms=1000",
     "--ping-interval-s=0.5",
@@ -51,7 +54,7 @@ class RestartableRealNsqd:
         self.tcp_address = f"127.0.0.1:{free_port()}"
         self.http_address = f"127.0.0.1:{free_port()}"
         self._life = life
-        folder = life.enter_context(tempfile.TemporaryDirectory(prefix="nsqd-"))
+        folder = life.enter_context(tempfile.TemporaryDirectory(prefix="nsqd-", dir=_MEMORY))
         self._data_path = Path(folder)
         self._nsqd: RealNsqd | None = None
 
@@ -60,6 +63,7 @@ class RestartableRealNsqd:
         self._nsqd = await self._life.enter_async_context(
             real_nsqd(
                 *_DURABLE,
+                _MSG_TIMEOUT,
                 f"--data-path={self._data_path}",
                 f"--tcp-address={self.tcp_address}",
                 f"--http-address={self.http_address}",
@@ -92,7 +96,7 @@ class RestartableEmbeddedBroker:
     """The embedded broker in its own process; its messages are in memory only."""
 
     def __init__(self, life: AsyncExitStack) -> None:
-        self._broker = KillableBroker("embedded", life)
+        self._broker = KillableBroker("embedded", life, _MSG_TIMEOUT)
         self.tcp_address = self._broker.tcp_address
         self.http_address = self._broker.http_address
 
@@ -175,15 +179,20 @@ class HistorySystem:
 
     async def settles(self) -> FinalCounts:
         """Return the broker's counts once they are zero, or at the timeout."""
-        counts = FinalCounts(-1, -1, -1)
-        async with httpx.AsyncClient(trust_env=False) as http:
-            try:
-                async with asyncio.timeout(_WAIT_S):
-                    while counts != FinalCounts(0, 0, 0):
-                        counts = await _counts(http, self.broker.http_address)
-            except TimeoutError:
-                pass
-        return counts
+        return await final_counts(self.broker.http_address)
+
+
+async def final_counts(address: str) -> FinalCounts:
+    """Return the counts of the broker at *address* once they are zero, or at the timeout."""
+    counts = FinalCounts(-1, -1, -1)
+    async with httpx.AsyncClient(trust_env=False) as http:
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                while counts != FinalCounts(0, 0, 0):
+                    counts = await _counts(http, address)
+        except TimeoutError:
+            pass
+    return counts
 
 
 async def _counts(http: httpx.AsyncClient, address: str) -> FinalCounts:
@@ -200,13 +209,7 @@ async def _counts(http: httpx.AsyncClient, address: str) -> FinalCounts:
 async def history_system(kind: str, history: History) -> AsyncIterator[HistorySystem]:
     """Run the system in front of a broker of *kind*, ``nsqd`` or ``embedded``."""
     async with AsyncExitStack() as life:
-        broker = RestartableRealNsqd(life) if kind == "nsqd" else RestartableEmbeddedBroker(life)
-        await broker.start()
-        await _make_channel(broker.http_address)
-        if kind == "nsqd":
-            # A channel that was there at the start is looked at for timeouts from the start.
-            await broker.end(signal.SIGTERM)
-            await broker.start()
+        broker = await history_broker(kind, life)
         tap = await life.enter_async_context(nsqd_tap(broker.tcp_address, history))
         proxy = await life.enter_async_context(toxiproxy())
         address = f"127.0.0.1:{free_port()}"
@@ -214,6 +217,20 @@ async def history_system(kind: str, history: History) -> AsyncIterator[HistorySy
         place = HistorySystem(life, history, broker, ways, address)
         await place.start_gateway()
         yield place
+
+
+async def history_broker(
+    kind: str, life: AsyncExitStack
+) -> RestartableRealNsqd | RestartableEmbeddedBroker:
+    """Start a broker of *kind*, ``nsqd`` or ``embedded``, that has the channel already."""
+    broker = RestartableRealNsqd(life) if kind == "nsqd" else RestartableEmbeddedBroker(life)
+    await broker.start()
+    await _make_channel(broker.http_address)
+    if kind == "nsqd":
+        # A channel that was there at the start is looked at for timeouts from the start.
+        await broker.end(signal.SIGTERM)
+        await broker.start()
+    return broker
 
 
 async def _make_channel(address: str) -> None:

@@ -1,0 +1,186 @@
+"""A history of pulls: replicas, the broker and clients are killed in an order of a seed's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import TypeAlias
+
+from tests.support.history.clients import Publisher, UniqueIds
+from tests.support.history.events import History, PublishAcknowledged, Record
+from tests.support.history.pull_clients import PullClient
+from tests.support.history.replicas import ReplicaSystem, replica_system
+from tests.support.history.run import Backlog
+from tests.support.history.system import final_counts
+
+CLIENTS = 4
+PUBLISHERS = 2
+_BATCHES = (1, 200, 500)
+_FAR_BEHIND = 5_000
+"""Maximum number of unfinished messages; publishers pause above it."""
+_PAUSE_S = 0.7
+_RUNS_DRY_WITHIN_S = 120.0
+
+Fault: TypeAlias = Callable[["_Run"], Awaitable[None]]
+
+
+class _Run:
+    """What faults work on."""
+
+    def __init__(self, place: ReplicaSystem, clients: Sequence[PullClient], chance: Random) -> None:
+        self.place = place
+        self.clients = clients
+        self.chance = chance
+
+
+async def a_replica_is_killed(run: _Run) -> None:
+    await run.place.end_replica(run.chance.choice(run.place.replicas), signal.SIGKILL)
+
+
+async def a_replica_drains(run: _Run) -> None:
+    await run.place.end_replica(run.chance.choice(run.place.replicas), signal.SIGTERM)
+
+
+async def the_broker_is_killed(run: _Run) -> None:
+    await run.place.end_broker(signal.SIGKILL)
+
+
+async def the_broker_is_restarted(run: _Run) -> None:
+    await run.place.end_broker(signal.SIGTERM)
+
+
+async def clients_are_killed(run: _Run) -> None:
+    """In the middle of a pull, or of an ack."""
+    for client in run.chance.sample(run.clients, len(run.clients) // 2):
+        client.kill()
+
+
+FAULTS: tuple[Fault, ...] = (
+    a_replica_is_killed,
+    a_replica_drains,
+    the_broker_is_killed,
+    the_broker_is_restarted,
+    clients_are_killed,
+    clients_are_killed,
+)
+
+
+class _Published:
+    """Count acknowledged messages; each record is read once."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._read = 0
+        self.count = 0
+
+    def has_reached(self, count: int) -> bool:
+        """Return whether *count* messages are acknowledged."""
+        for record in self._history.records[self._read :]:
+            if isinstance(record.event, PublishAcknowledged):
+                self.count += len(record.event.bodies)
+        self._read = len(self._history.records)
+        return self.count >= count
+
+
+async def record_pulls(
+    kind: str, seed: str, *, messages: int, faults: Sequence[Fault] = FAULTS, each: int = 2_500
+) -> list[Record]:
+    """
+    Return the history of *messages* that are published, pulled and acked through the balancer.
+
+    One of *faults* happens for every *each* messages, all of them once before one comes again.
+    """
+    chance = Random(seed)
+    history = History(time.monotonic)
+    names = UniqueIds()
+    published = _Published(history)
+    async with replica_system(kind, history) as place:
+        clients = [
+            PullClient(history, names, Random(f"{seed} client {number}"), url=place.url)
+            for number in range(CLIENTS)
+        ]
+        run = _Run(place, clients, chance)
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            pulls = [group.create_task(client.live(is_over.is_set)) for client in clients]
+            publishing = []
+            for number in range(PUBLISHERS):
+                publisher = Publisher(
+                    history, names, Random(f"{seed} publisher {number}"), _BATCHES
+                )
+                room = Backlog(history, _FAR_BEHIND)
+                publishing.append(
+                    group.create_task(
+                        publisher.live(
+                            place.url,
+                            until=lambda: published.has_reached(messages),
+                            has_room=room.has_room,
+                        )
+                    )
+                )
+            left: list[Fault] = []
+            for number in range(each, messages, each):
+                while not published.has_reached(number):
+                    await history.grows(each, within_s=1.0)
+                left = left or chance.sample(faults, len(faults))
+                await left.pop()(run)
+            await asyncio.wait(publishing)
+            is_over.set()
+            await asyncio.wait(pulls)
+        await _run_dry(place, names)
+        history.add(await final_counts(place.broker.http_address))
+    return history.records
+
+
+async def record_starts_and_stops(kind: str, seed: str, *, messages: int) -> list[Record]:
+    """
+    Return the history of *messages* that are pulled by clients who come and go, without a fault.
+
+    Again and again all clients leave, half of them in the middle of a pull.
+    """
+    chance = Random(seed)
+    history = History(time.monotonic)
+    names = UniqueIds()
+    published = _Published(history)
+    async with replica_system(kind, history) as place:
+        publisher = Publisher(history, names, Random(f"{seed} publisher"), (1, 20))
+        has_room = Backlog(history, _FAR_BEHIND).has_room
+        publishing = asyncio.create_task(
+            publisher.live(
+                place.url, until=lambda: published.has_reached(messages), has_room=has_room
+            )
+        )
+        while not publishing.done():
+            clients = [
+                PullClient(history, names, Random(chance.random()), url=place.url, is_calm=True)
+                for _ in range(CLIENTS)
+            ]
+            is_over = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                for client in clients:
+                    group.create_task(client.live(is_over.is_set))
+                await history.grows(chance.randint(100, 2_000), within_s=2.0)
+                is_over.set()
+                for client in clients[::2]:
+                    client.kill()
+            # Longer than what comes too late waits for the next pull.
+            await history.grows(messages, within_s=_PAUSE_S)
+        await publishing
+        await _run_dry(place, names)
+        history.add(await final_counts(place.broker.http_address))
+    return history.records
+
+
+async def _run_dry(place: ReplicaSystem, names: UniqueIds) -> None:
+    """Finish all remaining messages; leases that nobody answers end first."""
+    counts = asyncio.create_task(final_counts(place.broker.http_address))
+    client = PullClient(place.history, names, Random(0), url=place.url, is_calm=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_RUNS_DRY_WITHIN_S):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(client.live(counts.done))
+                await counts
