@@ -10,7 +10,7 @@ A message is in one of these states:
 
 | event | ARRIVED | LEASED | LOST |
 | --- | --- | --- | --- |
-| a pull waits and has room | LEASED | - | - |
+| a pull waits and has room, and no more is about to arrive | LEASED | - | - |
 | FIN or REQ of its client | - | gone: FIN, REQ | refused: LEASE_LOST |
 | TOUCH of its client | - | LEASED until later | refused: LEASE_LOST |
 | no pull within `linger_s` | gone: REQ 0 | - | - |
@@ -55,6 +55,8 @@ from gateway.session.window import MARGIN_S, DeliveryBatch, Window, message_id
 LEASE_LOST = "LEASE_LOST"
 _MAX_STALE = 256
 """The heap of moments may have twice as many entries as there are leases, and these."""
+_MAX_GATHERS = 10
+"""A pull is answered at the latest this many times `gather_s` after the first arrival."""
 _ENVELOPE_BYTES = 256
 """Estimated size of the JSON of a message, without its body."""
 
@@ -69,6 +71,12 @@ class PullOptions:
     """Bytes of bodies after which no further message is added to an answer."""
     buffer_bytes: int = 8 * 1_048_576
     """Bytes of messages that wait for a pull, above which nsqd is not read."""
+    gather_s: float = 0.0005
+    """
+    Time without an arrival after which a pull is answered, though it has room for more.
+
+    nsqd sends what RDY allows in several writes. What arrives behind the answer is for nobody.
+    """
     linger_s: float = 0.5
     """Time for which a message that came too late for its pull waits for the next one."""
     observer: SessionObserver = field(default=NO_OBSERVER, compare=False, repr=False)
@@ -269,8 +277,11 @@ class PullSession:
 
     def serve(self, now: float) -> list[PullAction]:
         """Answer waiting pulls with the messages that have arrived, both in order."""
+        return self._follow_up(self._serve(now))
+
+    def _serve(self, now: float) -> list[PullAction]:
         answers: list[PullAction] = []
-        while self._waiting and self._arrived:
+        while self._waiting and self._arrived and self._has_gathered(self._waiting[0], now):
             pull = self._waiting[0]
             messages = self._claim(pull, now)
             if not messages:
@@ -278,7 +289,23 @@ class PullSession:
             self._waiting.popleft()
             self._end_pull(pull)
             answers.append(AnswerPull(pull, messages))
-        return self._follow_up([*answers, *self._check_buffer()])
+        return [*answers, *self._check_buffer()]
+
+    def _has_gathered(self, pull: Pull, now: float) -> bool:
+        """Return whether *pull* is not to wait for more than what has arrived."""
+        return (
+            self._arrived_count >= pull.max_messages
+            or self._arrived_bytes >= self.options.answer_bytes
+            or self._in_flight >= self._last_rdy  # nsqd sends no more
+            or now >= self._gathered_at
+        )
+
+    @property
+    def _gathered_at(self) -> float:
+        """When waiting for more ends, while some have arrived."""
+        gather_s = self.options.gather_s
+        latest = self._arrived[0].arrived_at + _MAX_GATHERS * gather_s
+        return min(self._arrived[-1].arrived_at + gather_s, latest)
 
     def _end_pull(self, pull: Pull) -> None:
         pull.is_waiting = False
@@ -426,7 +453,8 @@ class PullSession:
             heappop(self._moments)
         due = self._moments[0][0] if self._moments else math.inf
         if self._arrived:
-            due = min(due, self._arrived[0].arrived_at + self.options.linger_s)
+            lingered_at = self._arrived[0].arrived_at + self.options.linger_s
+            due = min(due, self._gathered_at if self._waiting else lingered_at)
         return None if due == math.inf else due
 
     def wake(self, now: float) -> list[PullAction]:
@@ -443,7 +471,7 @@ class PullSession:
             if isinstance(what, Pull):
                 self._waiting.remove(what)
                 self._end_pull(what)
-                actions.append(AnswerPull(what, []))
+                actions.append(AnswerPull(what, self._claim(what, now)))
                 continue
             lease = self._leases[what]
             if lease.ends_at <= now:
@@ -459,10 +487,10 @@ class PullSession:
         if ended:
             taken, _ = self._window.take_many(ended, now)
             actions += requeue_actions(taken, 0, RequeueCause.LEASE_ENDED)
-        linger_s = self.options.linger_s
-        return self._follow_up(
-            [*actions, *self._requeue_arrived(linger_s, RequeueCause.NOT_PULLED, now)]
-        )
+        actions += self._serve(now)
+        if not self._waiting:
+            actions += self._requeue_arrived(self.options.linger_s, RequeueCause.NOT_PULLED, now)
+        return self._follow_up(actions)
 
     def _touch_now(
         self, delivery_id: str, now: float, touched: dict[int, list[bytes]]

@@ -23,6 +23,7 @@ _BATCHES = (1, 200, 500)
 _FAR_BEHIND = 5_000
 """Maximum number of unfinished messages; publishers pause above it."""
 _PAUSE_S = 0.7
+_PERIOD_S = 20.0
 _RUNS_DRY_WITHIN_S = 120.0
 
 Fault: TypeAlias = Callable[["_Run"], Awaitable[None]]
@@ -136,11 +137,13 @@ async def record_pulls(
     return history.records
 
 
-async def record_starts_and_stops(kind: str, seed: str, *, messages: int) -> list[Record]:
+async def record_starts_and_stops(
+    kind: str, seed: str, *, messages: int, each: int
+) -> list[Record]:
     """
     Return the history of *messages* that are pulled by clients who come and go, without a fault.
 
-    Again and again all clients leave, half of them in the middle of a pull.
+    After *each* messages, all clients leave for a while, after the pull that they wait for.
     """
     chance = Random(seed)
     history = History(time.monotonic)
@@ -163,10 +166,9 @@ async def record_starts_and_stops(kind: str, seed: str, *, messages: int) -> lis
             async with asyncio.TaskGroup() as group:
                 for client in clients:
                     group.create_task(client.live(is_over.is_set))
-                await history.grows(chance.randint(100, 2_000), within_s=2.0)
+                # Each message is sent, delivered, finished and passed on, and the ack answered.
+                await history.grows(5 * each, within_s=_PERIOD_S)
                 is_over.set()
-                for client in clients[::2]:
-                    client.kill()
             # Longer than what comes too late waits for the next pull.
             await history.grows(messages, within_s=_PAUSE_S)
         await publishing

@@ -36,7 +36,7 @@ def messages(count: int, body: bytes = b"x") -> list[Message]:
 
 
 def session(**options: float) -> PullSession:
-    found = PullSession(PullOptions(**options))  # type: ignore[arg-type]
+    found = PullSession(PullOptions(**{"gather_s": 0.0} | options))  # type: ignore[arg-type]
     found.on_source_opened(1, ANSWER)
     return found
 
@@ -135,6 +135,44 @@ def test_a_late_message_waits_for_the_next_pull() -> None:
     assert [1] == [len(each) for each in answers(found.begin(Pull(1, 0.0, 9.0), 0.4))]
     assert 0.5 == found.next_wake()
     assert [RequeueDeliveries(1, IDS[2:3], 0, RequeueCause.NOT_PULLED)] == found.wake(0.5)
+
+
+def test_a_pull_waits_for_what_is_about_to_arrive() -> None:
+    """nsqd sends what RDY allows in several writes; a pull that is full waits for nothing."""
+    found = session(gather_s=0.5)
+    found.begin(Pull(5, 0.0, 100.0), 0.0)
+    found.on_messages(1, messages(2), 1.0, 1.0)
+    assert ([], 1.5) == (answers(found.serve(1.0)), found.next_wake())
+    found.on_messages(1, messages(4)[2:], 1.25, 1.25)
+    assert ([], 1.75) == (answers(found.serve(1.5)), found.next_wake())
+    assert [4] == [len(each) for each in answers(found.wake(1.75))]
+
+    found.begin(Pull(2, 0.0, 100.0), 2.0)
+    found.on_messages(1, messages(6)[4:], 2.0, 2.0)
+    assert [2] == [len(each) for each in answers(found.serve(2.0))]
+
+
+def test_a_pull_waits_no_longer_than_ten_times_as_long() -> None:
+    """However fast single messages arrive; at its deadline it gets what there is."""
+    found = session(gather_s=0.25)
+    found.begin(Pull(9, 0.0, 100.0), 0.0)
+    for number in range(6):
+        found.on_messages(1, messages(number + 1)[number:], number * 0.4375, 0.0)
+    assert 2.4375 == found.next_wake()
+    found.on_messages(1, messages(7)[6:], 2.375, 0.0)
+    assert 2.5 == found.next_wake()
+    assert [7] == [len(each) for each in answers(found.wake(2.5))]
+
+    found.begin(Pull(9, 0.0, 6.25), 6.0)
+    found.on_messages(1, messages(9)[8:], 6.0, 6.0)
+    assert [1] == [len(each) for each in answers(found.wake(6.25))]
+
+
+def test_a_pull_waits_for_nothing_that_nsqd_may_not_send() -> None:
+    found = session(gather_s=0.5, max_leases=3)
+    found.begin(Pull(5, 0.0, 100.0), 0.0)
+    found.on_messages(1, messages(3), 1.0, 1.0)
+    assert [3] == [len(each) for each in answers(found.serve(1.0))]
 
 
 def test_a_pull_ends_without_messages() -> None:
