@@ -24,6 +24,7 @@ import heapq
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -58,10 +59,28 @@ class MessageState(enum.StrEnum):
 
 
 class PeekedMessage(NamedTuple):
-    """A message that `Channel.peek` shows; the channel still has it."""
+    """A message that `Channel.peek` shows, as it was then; the channel still has it."""
 
     state: MessageState
     message: StoredMessage
+    """A copy."""
+    due_at: float = 0.0
+    """When it is to be queued again, monotonic seconds; 0 if it is queued."""
+    is_unread: bool = False
+    """True if it has not been in memory yet: if it has a delay, that has not begun."""
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True if its body is on disk only; no message is empty."""
+        return not self.message.body and self.message.seq >= 0
+
+
+class Peek(NamedTuple):
+    """What `Channel.peek` shows."""
+
+    messages: list[PeekedMessage]
+    has_more: bool
+    """True if messages are left out."""
 
 
 class Channel:
@@ -326,38 +345,87 @@ class Channel:
 
     # Peeking
 
-    def peek(self) -> Iterator[PeekedMessage]:
+    async def peek(self, *, max_count: int, max_bytes: int) -> Peek:
         """
-        Yield the messages in the order of their next delivery; nothing is delivered or changed.
+        Return messages in the order of their next delivery; nothing is delivered or changed.
 
         Queued messages come first, then those in flight or deferred, the earliest deadline or due
-        time first. The channel must not change while the iterator is in use. The first n messages
-        cost n steps, whatever the number of messages; the first one that is not queued also costs
-        a step for each consumer, and for each message that TOUCH cannot extend further.
+        time first. At most *max_count*, and *max_bytes* of bodies, but at least one message.
+
+        The first n messages cost n steps, whatever the number of messages; the first one that is
+        not queued also costs a step for each consumer, and for each message that TOUCH cannot
+        extend further. In memory, nothing is awaited. Bodies that are on disk are read while the
+        channel goes on: all messages are shown as they were at the call, and one that is gone at
+        the end is left out.
+
+        Raises:
+            StoreFailed: The disk cannot be read.
+        """
+        queued, is_cut = _first_of(self._iter_queued(), max_count, max_bytes)
+        behind: Iterator[PeekedMessage] = iter(()) if is_cut else self._iter_later()
+        later, is_later_cut = _first_of(behind, max_count, max_bytes)
+        shown: list[PeekedMessage] = []
+        size_bytes = 0
+        has_more = is_cut or is_later_cut
+        while source := queued or later:
+            if source[0].is_on_disk:
+                await self._load_first(source, later)
+                continue
+            size_bytes += len(source[0].message.body)
+            is_full = len(shown) == max_count or (shown and size_bytes > max_bytes)
+            # Those that are left of `queued` come before the others.
+            if is_full or (shown and source is later and is_cut):
+                has_more = True
+                break
+            shown.append(source.popleft())
+        there = [each for each in shown if not self._is_gone(each.message)]
+        return Peek(there, has_more)
+
+    async def _load_first(self, source: deque[PeekedMessage], later: deque[PeekedMessage]) -> None:
+        """
+        Read the first message of *source*, and some behind it; drop what is gone.
+
+        *later* gets those whose delay has not begun. Only `DurableChannel` has messages on disk.
+        """
+        raise NotImplementedError
+
+    def _is_gone(self, message: StoredMessage) -> bool:
+        """Return whether the channel has lost *message* since it was copied for `peek`."""
+        del message
+        return False  # nothing was awaited
+
+    def _iter_queued(self) -> Iterator[PeekedMessage | None]:
+        """
+        Yield the queued messages in order; None at the end: there may be others.
+
+        The channel must not change meanwhile.
         """
         for message in self._queue:
-            yield PeekedMessage(MessageState.QUEUED, message)
-        later = heapq.merge(self._iter_in_flight(), self._iter_deferred(), key=lambda each: each[0])
-        for _, peeked in later:
-            yield peeked
+            yield PeekedMessage(MessageState.QUEUED, copy(message))
 
-    def _iter_in_flight(self) -> Iterator[tuple[float, PeekedMessage]]:
-        """Yield each message in flight with its deadline, the earliest first."""
+    def _iter_later(self) -> Iterator[PeekedMessage]:
+        """Yield the other messages, the earliest first. The channel must not change meanwhile."""
+        return heapq.merge(
+            self._iter_in_flight(), self._iter_deferred(), key=lambda each: each.due_at
+        )
+
+    def _iter_in_flight(self) -> Iterator[PeekedMessage]:
+        """Yield each message in flight, the earliest deadline first."""
         all_consumers = (*self.consumers.values(), *self._disconnected)
         at_max = chain.from_iterable(each.at_max_timeout.values() for each in all_consumers)
         ordered = [iter(each.in_flight.values()) for each in all_consumers]
         unordered = iter(sorted(at_max, key=lambda message: message.deadline))
         for message in heapq.merge(*ordered, unordered, key=lambda message: message.deadline):
-            yield message.deadline, PeekedMessage(MessageState.IN_FLIGHT, message)
+            yield PeekedMessage(MessageState.IN_FLIGHT, copy(message), message.deadline)
 
-    def _iter_deferred(self) -> Iterator[tuple[float, PeekedMessage]]:
-        """Yield each deferred message with its due time, the earliest first."""
+    def _iter_deferred(self) -> Iterator[PeekedMessage]:
+        """Yield each deferred message, the earliest due time first."""
         # A walk down the heap, which stays as it is: sorting a million entries takes a second.
         heap = self._deferred
         frontier = [(*entry[:2], 0) for entry in islice(heap, 1)]
         while frontier:
             until, _, index = heapq.heappop(frontier)
-            yield until, PeekedMessage(MessageState.DEFERRED, heap[index][2])
+            yield PeekedMessage(MessageState.DEFERRED, copy(heap[index][2]), until)
             for child in (2 * index + 1, 2 * index + 2):
                 if child < len(heap):
                     heapq.heappush(frontier, (*heap[child][:2], child))
@@ -397,3 +465,22 @@ class Channel:
         for consumer in consumers:
             self.remove_consumer(consumer)
         return consumers
+
+
+def _first_of(
+    messages: Iterator[PeekedMessage | None], max_count: int, max_bytes: int
+) -> tuple[deque[PeekedMessage], bool]:
+    """
+    Return the first of *messages*, one more than the limits allow, and whether there are others.
+
+    Bodies that are on disk do not count.
+    """
+    first: deque[PeekedMessage] = deque()
+    size_bytes = 0
+    for each in messages:
+        is_full = len(first) > max_count or (len(first) > 1 and size_bytes > max_bytes)
+        if each is None or is_full:
+            return first, True
+        first.append(each)
+        size_bytes += len(each.message.body)
+    return first, False

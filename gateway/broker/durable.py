@@ -9,11 +9,15 @@ durable topic reads as the others do, but nothing of it is written.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+import asyncio
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
+from itertools import islice
 
-from gateway.broker.channel import Channel
+from gateway.broker.channel import Channel, MessageState, PeekedMessage
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.journal import Journal
 from gateway.broker.message import ClockReading, StoredMessage
@@ -27,6 +31,8 @@ from gateway.telemetry import get_logger
 
 READ_BYTES = 524_288
 """Bytes that one read of a channel takes from the disk."""
+PEEKED_PAGES = 64
+"""Pages that a peek looks through in one turn of the event loop, in 3 ms or less."""
 _NS_PER_S = 1_000_000_000
 
 _log = get_logger()
@@ -394,22 +400,32 @@ class DurableChannel(Channel):
         at = self._journal.read_clocks()
         queued: list[StoredMessage] = []
         for message in self.log.read_on(messages, end_seq):
-            delay_s = message.defer_ms / 1000
-            if message.seq < self.log.restored_seq:
-                # The time before the start counts, so that a restart does not delay a message.
-                delay_s -= (at.wall_ns - message.timestamp_ns) / _NS_PER_S
-            if message.defer_ms and not message.attempts and delay_s > 0:
+            delay_s = self._delay_s(message, at)
+            if delay_s > 0:
                 self._take_deferred(message, at.now + delay_s)
             else:
                 queued.append(message)
         return queued
 
-    def _decode(self, chunks: Chunks) -> list[StoredMessage]:
+    def _delay_s(self, message: StoredMessage, at: ClockReading) -> float:
+        """Return how long a message that is being read is to be deferred; 0 or less: not at all."""
+        if not message.defer_ms or message.attempts:
+            return 0
+        delay_s = message.defer_ms / 1000
+        if message.seq < self.log.restored_seq:
+            # The time before the start counts, so that a restart does not delay a message.
+            delay_s -= (at.wall_ns - message.timestamp_ns) / _NS_PER_S
+        return delay_s
+
+    def _decode(self, chunks: Chunks, *, is_peek: bool = False) -> list[StoredMessage]:
+        """Return the messages of *chunks*; log what is damaged, except in a peek."""
         messages: list[StoredMessage] = []
         for first_seq, content in chunks:
             try:
                 messages += decode_chunk(first_seq, content)
             except StoreDamaged as error:
+                if is_peek:
+                    continue
                 _log.error(
                     "messages lost: the broker store is damaged",
                     topic=self.topic_name,
@@ -423,6 +439,69 @@ class DurableChannel(Channel):
         self._memory.free((stub,))
         message.attempts = stub.attempts
         return message
+
+    # Peeking
+
+    def _iter_queued(self) -> Iterator[PeekedMessage | None]:
+        yield from super()._iter_queued()
+        for stub in self._reloading.values():
+            yield PeekedMessage(MessageState.QUEUED, copy(stub))
+        pages = self.log.unread()
+        for page in islice(pages, PEEKED_PAGES):
+            for seq, attempts in page:
+                stub = StoredMessage(0, attempts, b"", b"", seq=seq)
+                yield PeekedMessage(MessageState.QUEUED, stub, is_unread=True)
+        if next(pages, None) is not None:
+            yield None
+
+    async def _load_first(self, source: deque[PeekedMessage], later: deque[PeekedMessage]) -> None:
+        run = _take_run(source)
+        first_seq = run[0].message.seq
+        # As the channel reads: on and on, or what was deferred by itself, with its whole chunk.
+        end_seq = (run[-1].message.seq if run[0].is_unread else first_seq) + 1
+        found = await self._read_chunks(first_seq, end_seq)
+        at = self._journal.read_clocks()
+        wanted = {each.message.seq: each for each in run}
+        messages = self._decode(found, is_peek=True)
+        loaded: list[PeekedMessage] = []
+        for message in messages:
+            each = wanted.pop(message.seq, None)
+            if each is None or self._is_gone(message) or not message.body:
+                continue
+            message.attempts = each.message.attempts
+            each = each._replace(message=message)
+            if each.is_unread and (delay_s := self._delay_s(message, at)) > 0:
+                state = MessageState.DEFERRED
+                each = each._replace(state=state, due_at=at.now + delay_s)
+                insort(later, each, key=lambda peeked: peeked.due_at)
+            else:
+                loaded.append(each)
+        # A further read may find what is left, but not what was to be found in this one.
+        wanted.pop(first_seq, None)
+        if run[0].is_unread:
+            last_seq = messages[-1].seq if messages else first_seq
+            wanted = {seq: each for seq, each in wanted.items() if found and seq > last_seq}
+        source.extendleft(reversed([*loaded, *wanted.values()]))
+
+    async def _read_chunks(self, first_seq: int, end_seq: int) -> Chunks:
+        """Read chunks as `Store.read` does, up to `READ_BYTES`. Raises StoreFailed."""
+        read: asyncio.Future[Chunks] = asyncio.get_running_loop().create_future()
+
+        def on_read(found: Chunks | StoreFailed) -> None:
+            if read.done():
+                return  # the request was cancelled
+            if isinstance(found, StoreFailed):
+                read.set_exception(found)
+            else:
+                read.set_result(found)
+
+        self._journal.read(
+            self._topic.log, first_seq, end_seq, max_bytes=READ_BYTES, on_read=on_read
+        )
+        return await read
+
+    def _is_gone(self, message: StoredMessage) -> bool:
+        return self._is_deleted or self.log.is_finished(message.seq)
 
     # Administration
 
@@ -455,3 +534,22 @@ class DurableChannel(Channel):
 def _own(message: StoredMessage, *, is_original: bool) -> StoredMessage:
     """Return *message* or, if another channel uses it, a copy."""
     return message if is_original else message.copy()
+
+
+def _take_run(source: deque[PeekedMessage]) -> list[PeekedMessage]:
+    """
+    Remove from *source* the first message and others that one read may find; return them.
+
+    These are the unread ones of its page; of queued ones that were deferred, all; else none.
+    """
+    run = [source.popleft()]
+    first = run[0]
+    page = first.message.seq >> PAGE_BITS
+    while source and first.state is MessageState.QUEUED:
+        other = source[0]
+        if other.is_unread != first.is_unread:
+            break
+        if first.is_unread and other.message.seq >> PAGE_BITS != page:
+            break
+        run.append(source.popleft())
+    return run

@@ -35,7 +35,7 @@ from gateway.errors import InvalidRequest, StoreFailed
 from gateway.protocol import http_api
 from gateway.protocol.commands import STEP_MESSAGES, PackedBodies, pack_bodies
 from gateway.protocol.http_api import HttpQuery, OptionsResponse, Redirect, RouteMatch, find_route
-from gateway.protocol.peek import PeekedMessage, PeekResponse, peeked_message
+from gateway.protocol.peek import PeekResponse, peeked_message
 from gateway.protocol.wire import NSQD_VERSION
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -62,6 +62,8 @@ class InfoResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PEEK_PATH = "/channel/peek"
+_READ_ONLY = {"/stats", PEEK_PATH}
+"""Routes that wait for nothing on disk: what others change meanwhile is not theirs."""
 MAX_PEEK_MESSAGES = 1_000
 DEFAULT_PEEK_MESSAGES = 10
 MAX_PEEK_BYTES = 1_048_576
@@ -132,8 +134,14 @@ class HttpApi:
             "/channel/empty": self._channel_empty,
             "/channel/pause": self._channel_pause,
             "/channel/unpause": self._channel_unpause,
+        }
+        self._slow_routes: dict[str, Callable[[HttpRequest], Awaitable[HttpResponse]]] = {
+            "/mpub": self._mpub,
+            "/stats": self._stats,
             PEEK_PATH: self._channel_peek,
         }
+        # One at a time: each holds up to MAX_PEEK_BYTES, and takes turns with the channels' reads.
+        self._peek_turn = asyncio.Lock()
         self._peek_hosts = peek_hosts
         self._paths: Mapping[str, tuple[str, ...]] = http_api.ROUTES
         if peek_hosts is not None:
@@ -163,14 +171,12 @@ class HttpApi:
         try:
             body = await self._body(scope["method"], route.route, scope, receive)
             request = HttpRequest(scope["method"], route, raw_query, body)
-            if route.route == "/mpub":
-                response = await self._mpub(request)
-            elif route.route == "/stats":
-                response = await self._stats(request)
+            if (slow := self._slow_routes.get(route.route)) is not None:
+                response = await slow(request)
             else:
                 response = self._routes[route.route](request)
             # At once: what waits has the outcome of the transaction with its own changes.
-            is_changed = self._registry.version != before
+            is_changed = route.route not in _READ_ONLY and self._registry.version != before
             committed = self._server.disk.committed() if is_changed else None
             # Before the response: after /topic/empty or a delete, the memory must be free.
             if (released := self._registry.context.discard_queue.take_steps()) is not None:
@@ -349,32 +355,35 @@ class HttpApi:
         host = headers.get(b"host", b"").decode("latin-1")
         return self._peek_hosts.rejection_reason(host, is_browser=b"accept-language" in headers)
 
-    def _channel_peek(self, request: HttpRequest) -> HttpResponse:
+    async def _channel_peek(self, request: HttpRequest) -> HttpResponse:
         """Show messages of a channel without delivering them; nsqd has no such route."""
-        channel = self._find_channel(request)
-        max_count = http_api.parse_count(
-            "max", request.query, "messages", default=DEFAULT_PEEK_MESSAGES, limit=MAX_PEEK_MESSAGES
-        )
-        if self._find_topic(channel.topic_name).is_durable:
-            # Most of its messages may be on disk only; to a client, the route is not there.
-            raise InvalidRequest("NOT_FOUND", "a channel with a data path has no peek")
-        messages: list[PeekedMessage] = []
-        size_bytes = 0
-        for peeked in channel.peek():
-            size_bytes += len(peeked.message.body)
-            if len(messages) == max_count or (messages and size_bytes > MAX_PEEK_BYTES):
-                return _json(PeekResponse(more=True, messages=messages))
-            message = peeked.message
-            messages.append(
+        async with self._peek_turn:
+            channel = self._find_channel(request)
+            max_count = http_api.parse_count(
+                "max",
+                request.query,
+                "messages",
+                default=DEFAULT_PEEK_MESSAGES,
+                limit=MAX_PEEK_MESSAGES,
+            )
+            try:
+                peek = await channel.peek(max_count=max_count, max_bytes=MAX_PEEK_BYTES)
+            except StoreFailed as error:
+                raise InvalidRequest("INTERNAL_ERROR", str(error)) from error
+            # It may have been deleted meanwhile, and another one created.
+            if self._find_channel(request) is not channel:
+                raise InvalidRequest("CHANNEL_NOT_FOUND", f"{channel.name} was deleted meanwhile")
+            messages = [
                 peeked_message(
                     id_=message.id,
                     timestamp_ns=message.timestamp_ns,
                     attempts=message.attempts,
-                    state=peeked.state,
+                    state=state,
                     body=message.body,
                 )
-            )
-        return _json(PeekResponse(more=False, messages=messages))
+                for state, message, *_ in peek.messages
+            ]
+            return _json(PeekResponse(more=peek.has_more, messages=messages))
 
     def _find_topic(self, name: str) -> Topic:
         topic = self._registry.topics.get(name)

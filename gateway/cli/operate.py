@@ -489,8 +489,8 @@ def peek(config: Path | None, topic: str, channel: str, **flags: Any) -> None:  
     """
     Look at messages of CHANNEL, without finishing any; by a gateway.
 
-    The embedded broker shows those in memory, and nothing changes. nsqd cannot: with --take, they
-    are delivered and given back at once, which adds 1 to their attempts and puts them behind the
+    The embedded broker shows them, and nothing changes. nsqd cannot: with --take, they are
+    delivered and given back at once, which adds 1 to their attempts and puts them behind the
     others. Bodies are printed one on each line.
     """
     names = ("count", "may_take", "as_json")

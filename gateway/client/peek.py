@@ -1,9 +1,9 @@
 """
 Look at messages of a channel: for free where the nsqd can, or by taking and giving them back.
 
-The embedded broker shows the messages of a channel in memory, and nothing changes. nsqd has no such
-request: there, messages are delivered to a consumer and requeued at once, which raises their
-attempts, and puts them at the end of the queue.
+The embedded broker shows the messages of a channel, and nothing changes. nsqd has no such request:
+there, messages are delivered to a consumer and requeued at once, which raises their attempts, and
+puts them at the end of the queue.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Locator, expect
@@ -19,7 +20,7 @@ from tests.support.browser.console_page import (
     open_view,
 )
 from tests.support.browser.fixtures import Visits
-from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
+from tests.support.gateways.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
 from tests.support.http.raw_http import exchange
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -144,6 +145,19 @@ async def test_a_peek_says_what_it_costs(
     assert {"one", "two"} == {(await cells(rows.nth(number)))[4] for number in range(2)}
     assert account == await console.account_becomes(topic, "c", account)
     visitor.found_nothing_wrong(gateway.address, besides="409")
+
+
+async def test_a_peek_at_a_broker_with_a_data_path_is_free(
+    visitor: Visitor, tmp_path: Path
+) -> None:
+    async with gateway_alone(f"--broker-data-path={tmp_path}") as gateway:
+        await make_channel(gateway, "orders", "c")
+        await gateway.post("/mpub", b"one\ntwo\nthree", topic="orders")
+        console = await open_view(visitor, gateway, "#/topics/orders/c")
+        await console.page.click("#subject [data-part=peek]")
+        result = console.page.locator("#subject [data-part=peek-result]")
+        await expect(result).to_have_text("3 messages. Nothing has changed.")
+        visitor.found_nothing_wrong(gateway.address)
 
 
 async def test_a_name_of_any_kind_is_in_the_address(

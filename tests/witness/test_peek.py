@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -111,14 +112,17 @@ async def test_a_channel_that_nobody_has_is_not_created() -> None:
     assert 1 == len(channels)
 
 
-async def test_the_embedded_broker_shows_for_free() -> None:
-    """In flight and deferred ones as well; a POST does not take either."""
-    async with gateway_alone() as gateway:
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_the_embedded_broker_shows_for_free(tmp_path: Path, is_durable: bool) -> None:  # noqa: FBT001
+    """In flight and deferred ones as well; a POST and the command do not take either."""
+    flags = [f"--broker-data-path={tmp_path}"] if is_durable else []
+    async with gateway_alone(*flags) as gateway:
         for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
             (await gateway.http.post(path)).raise_for_status()
         await gateway.publish("t", b"one")
         await gateway.publish("t", b"\xff", defer=60_000)
         answers = [await peek(gateway, method) for method in ("GET", "POST")]
+        printed = await run("peek", "t", "c", "--take", settings={"url": gateway.url})
         after = await counts(gateway)
 
     assert [200, 200] == [status for status, _ in answers]
@@ -128,6 +132,7 @@ async def test_the_embedded_broker_shows_for_free() -> None:
             (each["state"], each.get("body") or each["body_base64"]) for each in peeked["messages"]
         ]
         assert {gateway.broker_http_address} == {each["node"] for each in peeked["messages"]}
+    assert (0, b"one\n\xff\n") == printed[:2]
     assert [(1, 0, 0, 0)] == after
 
 

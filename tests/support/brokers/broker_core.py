@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gateway.broker.channel import Channel, Peek
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import ClockReading, MemoryBudget, StoredMessage
 from gateway.broker.scheduler import BrokerLimits, BrokerState, ConsumerBatch
@@ -65,3 +66,14 @@ def receivers(deliveries: list[ConsumerBatch]) -> list[int]:
 def mpub_bodies(bodies: Sequence[bytes]) -> PackedBodies:
     """Return *bodies* packed like those of a large MPUB."""
     return PackedBodies([pack_bodies(bodies)], len(bodies))
+
+
+def peeked_at_once(channel: Channel, *, max_count: int = 1_000_000) -> Peek:
+    """Return what a peek at a channel in memory shows, which awaits nothing."""
+    peek = channel.peek(max_count=max_count, max_bytes=2**40)
+    try:
+        peek.send(None)
+    except StopIteration as end:
+        found: Peek = end.value
+        return found
+    raise AssertionError("it waits for something")

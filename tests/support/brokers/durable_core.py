@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
+from collections.abc import Awaitable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from gateway.broker.channel import Channel
 from gateway.broker.durable import DurableChannel, DurableStorage, DurableTopic
 from gateway.broker.journal import Journal
 from gateway.broker.message import ClockReading, StoredMessage
+from gateway.broker.message_log import PAGE_MESSAGES
 from gateway.broker.scheduler import BrokerLimits
 from gateway.broker.store import Store
 from gateway.broker.topics import Topic, TopicRegistry
 from tests.support.brokers.broker_core import context, moment_at
+
+T = TypeVar("T")
 
 
 class DurableCore:
@@ -43,6 +51,16 @@ class DurableCore:
         """Return the topic; create it if necessary."""
         return durable(self.registry.get_topic(name))
 
+    def backlog(self, count: int) -> DurableChannel:
+        """Return a channel that was created after *count* messages, which it has not begun with."""
+        topic = self.topic("t")
+        for number in range(count):
+            assert topic.publish([b"%d" % number], self.clocks())
+            if count <= PAGE_MESSAGES or not number % PAGE_MESSAGES:
+                self.commit()
+        self.commit()
+        return topic.get_channel("c", now=self.now)
+
     def commit(self) -> None:
         """Wait until all that has happened is on disk."""
         self.loop.run_until_complete(self._commit())
@@ -52,6 +70,26 @@ class DurableCore:
             self.journal.changed(log, is_awaited=True)
         assert await self.journal.committed() is None
 
+    @property
+    def used_bytes(self) -> int:
+        """Memory that messages take by the count of the broker."""
+        return self.registry.context.memory.used_bytes
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of *awaitable*."""
+        return self.loop.run_until_complete(awaitable)
+
+    def begin(self, coroutine: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        """Run *coroutine* up to where it waits for the disk."""
+        task = self.loop.create_task(coroutine)
+        self.turn()
+        return task
+
+    def turn(self) -> None:
+        """Run one turn of the event loop."""
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+
     def deliver(self) -> list[tuple[int, StoredMessage]]:
         """Return what consumers get until nothing more comes: consumer and message."""
         got: list[tuple[int, StoredMessage]] = []
@@ -60,9 +98,7 @@ class DurableCore:
             got += [(each.consumer.id, message) for each in batches for message in each.messages]
             if not batches and not self._is_reading and not self.registry.has_deliverable:
                 return got
-            # One turn of the event loop.
-            self.loop.call_soon(self.loop.stop)
-            self.loop.run_forever()
+            self.turn()
 
     @property
     def _is_reading(self) -> bool:
@@ -85,6 +121,23 @@ class DurableCore:
             self.journal._handle.cancel()
         self.journal.store.close()
         self.loop.close()
+
+
+@contextmanager
+def held_reads(store: Store) -> Iterator[queue.SimpleQueue[Any]]:
+    """Context manager: nothing is read from the disk meanwhile; return the reads that wait."""
+    released, begun = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        released.wait()
+
+    store._reads.put(hold)
+    begun.wait()
+    try:
+        yield store._reads
+    finally:
+        released.set()
 
 
 def durable(topic: Topic) -> DurableTopic:

@@ -27,7 +27,7 @@ Counts: TypeAlias = tuple[int, int, int]
 
 _WAIT_S = 90.0
 _ANNOUNCED = r"listening on (http://\S+) \(management: (http://\S+)/readyz\)"
-_EMBEDDED = r"embedded broker \(in memory; TCP (\S+), HTTP (\S+)\)"
+_EMBEDDED = r"embedded broker \((?:in memory|messages in \S+); TCP (\S+), HTTP (\S+)\)"
 
 ON_FREE_PORTS = ("--listen=127.0.0.1:0", "--management-listen=127.0.0.1:0")
 WITH_EMBEDDED_BROKER = ("--broker-tcp-address=127.0.0.1:0", "--broker-http-address=127.0.0.1:0")

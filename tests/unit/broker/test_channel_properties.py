@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.broker.channel import Channel
 from gateway.broker.consumer import ChannelConsumer
 from gateway.broker.message import OVERHEAD_BYTES
-from tests.support.brokers.broker_core import consumer, context, new_messages
+from tests.support.brokers.broker_core import consumer, context, new_messages, peeked_at_once
 
 CONSUMERS = st.integers(min_value=0, max_value=2)
 
@@ -105,7 +105,10 @@ class ChannelMachine(RuleBasedStateMachine):
         channel, used_bytes = self.channel, self.context.memory.used_bytes
         due = {message.id: until for until, _, message in channel._deferred}
 
-        peeked = list(channel.peek())
+        everything = peeked_at_once(channel)
+        peeked = everything.messages
+        assert not everything.has_more
+        assert (peeked[:2], len(peeked) > 2) == peeked_at_once(channel, max_count=2)
 
         states = Counter(each.state.value for each in peeked)
         counts = (channel.depth, channel.in_flight_count, channel.deferred_count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from gateway.broker.channel import MessageState, PeekedMessage
 from gateway.broker.message import StoredMessage
 from gateway.broker.message_log import decode_chunk
 from tests.support.brokers.broker_core import consumer
-from tests.support.brokers.durable_core import DurableCore, durable_channel
+from tests.support.brokers.durable_core import DurableCore, durable_channel, held_reads
 
 TOPICS = st.sampled_from(["t", "u"])
 CHANNELS = st.sampled_from(["c", "d", "e#ephemeral"])
@@ -90,8 +92,13 @@ class DurableMachine(RuleBasedStateMachine):
         """An ephemeral channel drops what its memory cannot hold, as in nsqd."""
         log = durable_channel(self.core.topic(name).channels[channel]).log
         messages = self.model[name].channels[channel].messages
-        assert log.unfinished_count <= len(messages)
-        for body in list(messages)[::-1][: len(messages) - log.unfinished_count]:
+        if log.unfinished_count == len(messages):
+            return
+        assert log.unfinished_count < len(messages)
+        # What all channels have finished may be deleted.
+        stored = self.bodies_of(name).items()
+        kept = {body for seq, body in stored if not log.is_finished(seq)}
+        for body in messages.keys() - kept:
             del messages[body]
 
     @rule(name=TOPICS, channel=CHANNELS)
@@ -111,9 +118,13 @@ class DurableMachine(RuleBasedStateMachine):
         if channel not in self.model.get(name, ModelTopic()).channels:
             return
         found = self.core.topic(name).channels[channel]
+        queued = self.queued(self.peek(name, channel))
         for each in found.consumers.values():
             found.ready(each, each.in_flight_count + count)
         got = self.core.deliver()
+        if not found.is_ephemeral:  # it drops what its memory cannot hold
+            mine = [message.body for number, message in got if number in found.consumers]
+            assert queued[: len(mine)] == mine
         by_consumer = {
             number: (topic.name, key)
             for topic in self.core.registry.topics.values()
@@ -129,10 +140,82 @@ class DurableMachine(RuleBasedStateMachine):
         for each in found.consumers.values():
             found.ready(each, 0)
         # A backlog of the time before an ephemeral channel is read, and cut, at its first delivery.
+        self.take_what_all_ephemeral_kept()
+
+    def take_what_all_ephemeral_kept(self) -> None:
         for topic, model in self.model.items():
             for key in model.channels:
                 if key.endswith("#ephemeral"):
                     self.take_what_ephemeral_kept(topic, key)
+
+    def peek(self, name: str, channel: str) -> list[PeekedMessage]:
+        """Look at all messages of a channel, which are those of the model; nothing changes."""
+        found = self.core.topic(name).channels[channel]
+        counts = (found.depth, found.in_flight_count, found.deferred_count)
+        used_bytes = self.core.used_bytes
+        peeked, has_more = self.core.run(found.peek(max_count=1_000_000, max_bytes=2**40))
+        first = self.core.run(found.peek(max_count=3, max_bytes=2**40))
+        assert counts == (found.depth, found.in_flight_count, found.deferred_count)
+        assert used_bytes == self.core.used_bytes
+        attempts = {each.message.body: each.message.attempts for each in peeked}
+        assert self.model[name].channels[channel].messages == attempts
+        assert len(peeked) == len(attempts)
+        states = Counter(each.state for each in peeked)
+        assert found.in_flight_count == states[MessageState.IN_FLIGHT]
+        assert found.deferred_count <= states[MessageState.DEFERRED]
+        later = [each.due_at for each in peeked[states[MessageState.QUEUED] :]]
+        assert sorted(later) == later
+        assert (False, len(first.messages) < len(peeked)) == (has_more, first.has_more)
+        assert bool(first.messages) == bool(peeked)
+        shown = self.queued(first.messages)
+        assert self.queued(peeked)[: len(shown)] == shown
+        return peeked
+
+    def queued(self, peeked: list[PeekedMessage]) -> list[bytes]:
+        return [each.message.body for each in peeked if each.state is MessageState.QUEUED]
+
+    @rule(
+        name=TOPICS,
+        channel=CHANNELS,
+        max_count=st.sampled_from([1, 30, 1_000]),
+        count=st.sampled_from([1, 30, 1_200]),
+        change=st.sampled_from(["finish", "receive", "empty", "delete"]),
+    )
+    def peek_meanwhile(
+        self, name: str, channel: str, max_count: int, count: int, change: str
+    ) -> None:
+        """A peek shows what was there at its begin, without what is gone at its end."""
+        if channel not in self.model.get(name, ModelTopic()).channels:
+            return
+        found = self.core.topic(name).channels[channel]
+        before = self.peek(name, channel)
+        has_begun_all = found.deferred_count == len(
+            [each for each in before if each.state is MessageState.DEFERRED]
+        )
+        with held_reads(self.core.journal.store):
+            peek = self.core.begin(found.peek(max_count=max_count, max_bytes=2**40))
+            is_in_memory = peek.done()
+            if change == "empty":
+                self.empty_channel(name, channel)
+            elif change == "delete":
+                self.delete_channel(name, channel)
+            else:
+                self.finish(0, count)
+        if change == "receive":
+            self.receive(name, channel, count)
+        shown = self.core.run(peek).messages
+        before_by_body = {each.message.body: each for each in before}
+        assert [(each.state, each.message.attempts) for each in shown] == [
+            (then.state, then.message.attempts)
+            for then in (before_by_body[each.message.body] for each in shown)
+        ]
+        if is_in_memory:
+            return
+        now = self.model.get(name, ModelTopic()).channels.get(channel, ModelChannel()).messages
+        assert {each.message.body for each in shown} <= now.keys()
+        expected = [body for body in self.queued(before)[:max_count] if body in now]
+        if has_begun_all:
+            assert self.queued(shown)[: len(expected)] == expected
 
     @rule(place=PLACES, count=st.sampled_from([1, 1, 25, 1_100]))
     def finish(self, place: int, count: int) -> None:
@@ -151,12 +234,14 @@ class DurableMachine(RuleBasedStateMachine):
             (holder,) = found.consumers.values()
             failure = found.requeue(holder, message.id, delay_ms=delay_ms, now=self.core.now)
             assert failure is None
+        self.take_what_all_ephemeral_kept()
 
     @rule(seconds=st.sampled_from([1.0, 20.0]))
     def wait(self, seconds: float) -> None:
         self.core.move(seconds)
         if seconds >= 10:
             self.in_flight.clear()
+        self.take_what_all_ephemeral_kept()
 
     @rule(name=TOPICS, is_paused=st.booleans())
     def pause_topic(self, name: str, is_paused: bool) -> None:  # noqa: FBT001

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +13,29 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gateway.broker import durable
 from gateway.broker.broker import Broker, BrokerOptions
 from gateway.broker.http import MAX_PEEK_BYTES
+from gateway.broker.message_log import PAGE_MESSAGES
+from gateway.broker.store import Store
+from tests.support.brokers.durable_core import DurableCore, held_reads
 from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.brokers.v2_peer import v2_peer
 from tests.support.http.raw_http import RawAnswer, exchange
+from tests.support.manual_clock import until
 
 PEEK = "/channel/peek?topic=t&channel=c"
 
-pytestmark = pytest.mark.asyncio
 
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[Broker]:
-    """A broker in memory, with an empty channel."""
-    async with embedded_broker(has_http=True) as running:
+@pytest_asyncio.fixture(params=["in memory", "on disk", "on disk but one"])
+async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker with an empty channel; *on disk but one*: of it, one message is in memory."""
+    options = BrokerOptions()
+    if request.param != "in memory":
+        options = replace(options, data_path=tmp_path)
+    if request.param == "on disk but one":
+        options = replace(options, mem_queue_size=1)
+    async with embedded_broker(options, has_http=True) as running:
         await create_channel(running)
         yield running
 
@@ -153,13 +163,111 @@ async def test_a_broker_that_requires_auth_does_not_have_the_route() -> None:
     assert (404, b'{"message":"NOT_FOUND"}') == (answer.status, answer.body)
 
 
-async def test_a_channel_on_disk_does_not_have_the_route(tmp_path: Path) -> None:
-    async with embedded_broker(BrokerOptions(data_path=tmp_path), has_http=True) as broker:
+async def test_a_start_shows_what_was_there_before(tmp_path: Path) -> None:
+    """Of messages that are on disk only, deferred ones too, with the attempts that they had."""
+    options = BrokerOptions(data_path=tmp_path)
+    async with embedded_broker(options, has_http=True) as broker:
         await create_channel(broker)
+        await publish(broker, b"later", defer_ms=600_000)
+        await publish(broker, b"first")
+        async with v2_peer(broker.tcp_address) as consumer:
+            await consumer.ask(b"SUB t c\nRDY 1\n")
+            await consumer.frame()
+        await publish(broker, b"second")
+        before = (await peek(broker))["messages"]
+    async with embedded_broker(options, has_http=True) as broker:
+        shown = await peek(broker)
+
+    assert not shown["more"]
+    assert [("first", "queued", 1), ("second", "queued", 0), ("later", "deferred", 0)] == [
+        (each["body"], each["state"], each["attempts"]) for each in shown["messages"]
+    ]
+    unchanged = ("id", "timestamp_ns", "body")
+    assert sorted([each[name] for name in unchanged] for each in before) == sorted(
+        [each[name] for name in unchanged] for each in shown["messages"]
+    )
+
+
+async def test_a_delay_that_has_not_begun_shows_the_message_as_deferred(tmp_path: Path) -> None:
+    """It begins when a consumer takes the backlog from before the channel."""
+    async with embedded_broker(BrokerOptions(data_path=tmp_path), has_http=True) as broker:
+        await publish(broker, b"later", defer_ms=600_000)
+        await publish(broker, b"now")
+        await create_channel(broker)
+
+        shown = await peek(broker)
+
+    assert [("now", "queued"), ("later", "deferred")] == [
+        (each["body"], each["state"]) for each in shown["messages"]
+    ]
+
+
+@pytest.mark.parametrize("action, token", [("delete", "CHANNEL_NOT_FOUND"), ("empty", "")])
+async def test_a_channel_that_changes_meanwhile(tmp_path: Path, action: str, token: str) -> None:
+    """What is removed while the disk is read is not shown, and no publish waits for the read."""
+    options = BrokerOptions(data_path=tmp_path, mem_queue_size=1)
+    async with embedded_broker(options, has_http=True) as broker:
+        await create_channel(broker)
+        await publish(broker, b"a", b"b")
+        with held_reads(store_of(broker)) as reads:
+            answer = asyncio.create_task(get(broker, PEEK))
+            await until(lambda: not reads.empty())
+            changed = await exchange(
+                broker.http_address, "POST", f"/channel/{action}?topic=t&channel=c"
+            )
+            await publish(broker, b"c")
+        shown = await answer
+
+    assert 200 == changed.status
+    body = json.loads(shown.body)
+    if token:
+        assert (404, token) == (shown.status, body["message"])
+    else:
+        assert (200, []) == (shown.status, body["messages"])
+
+
+async def test_a_disk_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    options = BrokerOptions(data_path=tmp_path, mem_queue_size=1)
+    async with embedded_broker(options, has_http=True) as broker:
+        await create_channel(broker)
+        await publish(broker, b"a", b"b")
+        store_of(broker)._reader.close()
 
         answer = await get(broker, PEEK)
 
-    assert (404, b'{"message":"NOT_FOUND"}') == (answer.status, answer.body)
+    assert (500, b'{"message":"INTERNAL_ERROR"}') == (answer.status, answer.body)
+
+
+def test_a_peek_looks_through_a_bounded_part_of_a_backlog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one turn of the event loop stays short; that there is more is told."""
+    monkeypatch.setattr(durable, "PEEKED_PAGES", 2)
+    core = DurableCore(tmp_path)
+    channel = core.backlog(4 * PAGE_MESSAGES)
+
+    messages, has_more = core.run(channel.peek(max_count=10_000, max_bytes=2**40))
+
+    assert (2 * PAGE_MESSAGES, True) == (len(messages), has_more)
+    core.kill()
+
+
+def test_messages_that_the_disk_has_lost_are_left_out(tmp_path: Path) -> None:
+    core = DurableCore(tmp_path)
+    channel = core.backlog(3)
+    with core.journal.store._writer as writer:
+        (first,) = writer.execute("SELECT min(id) FROM chunk").fetchone()
+        writer.execute("UPDATE chunk SET content = 'damaged' WHERE id = ?", (first + 1,))
+
+    messages, has_more = core.run(channel.peek(max_count=10, max_bytes=2**40))
+
+    assert (["0", "2"], False) == ([each.message.body.decode() for each in messages], has_more)
+    core.kill()
+
+
+def store_of(broker: Broker) -> Store:
+    assert broker._journal is not None
+    return broker._journal.store
 
 
 @pytest.mark.parametrize(
