@@ -138,7 +138,7 @@ class _NsqdCluster:
         raise SettingRefused("peek", "it needs a gateway; use --url")
 
     async def drain(self, node: str) -> None:
-        """Mark *node*; gateways find the mark within their --node-drain-poll-s."""
+        """Mark *node*; gateways find the mark within twice their --node-drain-poll-s."""
         await self._drain_marks.add(node)
 
     async def undrain(self, node: str) -> None:

@@ -46,11 +46,11 @@ class PublishSettings(LimitSettings):
 
     nsqd_connections: int = number(4, "TCP connections to each nsqd for publishing.", (1, 64))
     node_drain_poll_s: float = number(
-        5,
+        0.4,
         "Time between two requests to each nsqd that find out which of them drain (POST "
-        "/nodes/drain). A drain that another gateway or process has begun takes effect within this "
-        "time.",
-        (1, 3_600),
+        "/nodes/drain), and the time limit of each (at least 0.25 s). A drain that another gateway "
+        "or process has begun takes effect within twice this time.",
+        (0.1, 3_600),
         "s",
     )
     publish_timeout_ms: int = number(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import httpx
@@ -12,14 +13,14 @@ import pytest
 
 from gateway.broker.broker import Broker
 from gateway.client.discovery import Discovery
-from gateway.client.node_drains import NodeDrains
+from gateway.client.node_drains import MarkReader, NodeDrains
 from gateway.client.nsqd_http import NsqdHttp
 from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.brokers.killable_broker import free_port
 from tests.support.brokers.scripted_lookupd import respond, scripted_lookupd
 from tests.support.http.admin_app import AdminAppOptions, admin_app
 from tests.support.http.raw_http import exchange
-from tests.support.manual_clock import until
+from tests.support.manual_clock import now, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -208,12 +209,13 @@ async def test_only_a_known_node_is_drained(action: str) -> None:
 
 @asynccontextmanager
 async def another_gateway(
-    running: Cluster,
+    running: Cluster, *more: str
 ) -> AsyncIterator[tuple[NodeDrains, list[frozenset[str]]]]:
     """Run the drains of one more process, which polls by itself."""
     avoided: Avoided = []
     discovery = Discovery([broker.tcp_address for broker in running.brokers])
-    nsqds = NsqdHttp([broker.http_address for broker in running.brokers], discovery)
+    nodes = [broker.http_address for broker in running.brokers]
+    nsqds = NsqdHttp([*nodes, *more], discovery)
     await discovery.start()
     await nsqds.start()
     drains = NodeDrains(nsqds, discovery, avoided.append, poll_interval_s=0.01)
@@ -240,6 +242,74 @@ async def test_another_process_learns_of_a_drain() -> None:
     assert frozenset() == avoided[1]
 
 
+async def test_an_nsqd_that_does_not_answer_delays_no_drain_of_another() -> None:
+    """Nor one that answers in another way, or breaks off: its own state stays as it is."""
+    async with AsyncExitStack() as life:
+        odd = [
+            await life.enter_async_context(responding_with(data))
+            for data in (None, b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 101 Switching\r\n\r\n")
+        ]
+        running = await life.enter_async_context(cluster(2))
+        drains, avoided = await life.enter_async_context(another_gateway(running, *odd))
+        broker = running.brokers[0]
+        await running.change("drain", broker.http_address)
+        began_at = now()
+        await until(lambda: len(avoided) == 1)
+        took_s = now() - began_at
+        async with drains._changing:
+            marks = await drains._read_marks()
+
+    assert took_s < 1.0
+    assert marks == {each.http_address: each is broker for each in running.brokers}
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_opened_again() -> None:
+    """Chunked, as a proxy may send it."""
+    body = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[]}'
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    async with responding_with(answer) as node:
+        reader = MarkReader(node)
+        marks = [await reader.read(5.0) for _ in range(3)]
+        reader.close()
+
+    assert [False] * 3 == marks
+
+
+async def test_a_connect_that_hangs_is_not_repeated_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each occupies a thread while its name is looked up, and all connects share a few."""
+    connects: list[str] = []
+
+    async def hang(host: str, _port: int) -> None:
+        connects.append(host)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    reader = MarkReader("nowhere:4151")
+
+    assert [None, None] == [await reader.read(0.01) for _ in range(2)]
+    assert ["nowhere"] == connects
+
+
+@asynccontextmanager
+async def responding_with(data: bytes | None) -> AsyncIterator[str]:
+    """Answer the request of each connection with *data*, and close it; None: never answer."""
+
+    async def respond_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if data is None:
+                await reader.read()
+            writer.write(data or b"")
+
+    server = await asyncio.start_server(respond_once, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}"
+
+
 async def test_a_topic_of_that_name_is_no_drain_until_it_is_paused() -> None:
     """Whoever may publish can create it."""
     async with cluster(2) as running:
@@ -260,7 +330,7 @@ async def test_a_drained_node_that_does_not_answer_stays_drained() -> None:
         await running.change("drain", broker.http_address)
         async with another_gateway(running) as (drains, avoided):
             await broker.stop()
-            await drains._poll()
+            await drains._poll(drains._read_marks)
 
     assert [frozenset({broker.tcp_address})] == avoided
 
