@@ -14,6 +14,7 @@ from tests.support.browser.console_page import (
     ConsolePage,
     make_channel,
     open_console,
+    open_view,
 )
 from tests.support.browser.fixtures import Visits
 from tests.support.gateways.gateway import RunningGateway
@@ -33,6 +34,45 @@ for (const button of document.querySelectorAll("button, nav a, #detail-views")) 
     found.push(`${button.id || button.textContent}: ${width} by ${height} px`);
 }
 return found;
+"""
+# The bottoms of the links and tabs that are shown, and those that are beyond the page.
+NAVIGATION = """
+const shown = [...document.querySelectorAll("#ways a, #ways button")]
+  .map((each) => [each.innerText, each.getBoundingClientRect()])
+  .filter(([, { width }]) => width > 0);
+return {
+  names: shown.map(([name]) => name),
+  rows: new Set(shown.map(([, { bottom }]) => Math.round(bottom))).size,
+  cut: shown.filter(([, { left, right }]) => left < 0 || right > innerWidth).map(([name]) => name),
+};
+"""
+# What is beyond the page, or narrower than its text, or not in one line with its group.
+TOOLBARS = """
+const found = [];
+const isShown = (each) => each.getClientRects().length > 0;
+const all = document.querySelectorAll("button, select, header a, .gauges div");
+const shown = [...all].filter(isShown);
+for (const each of shown) {
+  const { left, right } = each.getBoundingClientRect();
+  const mayEnd = each.matches(".row *, .name, select");
+  const isCut = each.scrollWidth > each.clientWidth + 1 && !mayEnd;
+  if (left < 0 || right > innerWidth || isCut) found.push(`cut: ${each.id || each.textContent}`);
+}
+const groups = ".tools, #subscription-form .buttons, .page-head .buttons";
+for (const group of document.querySelectorAll(groups)) {
+  const bottoms = [...group.querySelectorAll("button, select")].filter(isShown)
+    .map((each) => Math.round(each.getBoundingClientRect().bottom));
+  if (Math.max(...bottoms) - Math.min(...bottoms) > 2) found.push(`torn: ${group.textContent}`);
+}
+const { height } = document.querySelector("header").getBoundingClientRect();
+if (innerWidth >= 860 && height > 50) found.push(`header: ${height} px`);
+return found;
+"""
+BEYOND = """
+return [...document.querySelectorAll("#pages .page:not([hidden]) :is(th, td, button, input)")]
+  .filter((each) => each.getClientRects().length > 0 && !each.closest("thead"))
+  .filter((each) => each.getBoundingClientRect().right > innerWidth)
+  .map((each) => each.textContent);
 """
 
 
@@ -128,4 +168,69 @@ async def test_touch_targets_are_at_least_44_px(
         small[tab] = await run(console.page, SMALL, FINGER_PX)
 
     assert {key: [] for key in TABS} == small
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [320, 390, 768])
+async def test_a_phone_has_one_row_of_navigation(
+    visits: Visits, gateway: RunningGateway, width_px: int
+) -> None:
+    """The messages have their parts in it, in place of the link to them."""
+    visitor = await visits(Device(is_phone=True))
+    found = {}
+    for view in ("#/", "#/nodes", "#/messages"):
+        console = await open_view(visitor, gateway, view)
+        await console.page.set_viewport_size({"width": width_px, "height": 700})
+        found[view] = await run(console.page, NAVIGATION)
+    views = {"names": ["Overview", "Nodes", "Messages"], "rows": 1, "cut": []}
+    parts = ["Overview", "Nodes", "Topics", "Messages", "Publish", "Charts"]
+
+    assert {"#/": views, "#/nodes": views, "#/messages": {**views, "names": parts}} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [320, 390])
+async def test_no_cell_is_beyond_a_phone(
+    visits: Visits, gateway: RunningGateway, topic: str, width_px: int
+) -> None:
+    """A row of a table is a block there, with all of its values."""
+    visitor = await visits(Device(is_phone=True))
+    channel = "c" * 54 + "#ephemeral"
+    found = {}
+    async with gateway.subscribe(topic, channel):
+        await gateway.publish(topic, b"x" * 500)
+        for view in ("#/", f"#/topics/{topic}", f"#/topics/{topic}/{channel[:-10]}%23ephemeral"):
+            console = await open_view(visitor, gateway, view)
+            await console.page.set_viewport_size({"width": width_px, "height": 700})
+            await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+            if "%23" in view:
+                await expect(console.page.locator("#subject")).to_contain_text("nsq-gateway/")
+            found[view] = await run(console.page, BEYOND)
+
+    assert {view: [] for view in found} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [1280, 1024, 768, 390])
+async def test_toolbars_wrap_by_their_groups(
+    visits: Visits, gateway: RunningGateway, topic: str, width_px: int
+) -> None:
+    """Nothing is cut, no button is torn from those that it belongs to, the header has one line."""
+    is_phone = width_px < 860
+    visitor = await visits(Device(is_phone=is_phone))
+    console = await open_console(visitor, gateway)
+    await console.page.set_viewport_size({"width": width_px, "height": 800})
+    if is_phone:
+        await console.open_tab("messages")
+    await filled(console, topic)
+    found = {"messages": await run(console.page, TOOLBARS)}
+    await console.page.click("#detail-close")
+    await expect(console.page.locator("#finish-all")).to_have_text("FIN all 2")
+    found["closed"] = await run(console.page, TOOLBARS)
+    await console.page.goto(f"{gateway.url}/console#/topics/{topic}/c")
+    await console.page.click("#subject [data-part=peek]")
+    await expect(console.page.locator("#subject [data-part=peek-result]")).to_be_visible()
+    found["channel"] = await run(console.page, TOOLBARS)
+
+    assert {key: [] for key in found} == found
     visitor.found_nothing_wrong(gateway.address)

@@ -25,6 +25,7 @@ from tests.support.http.raw_http import exchange
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+THEN = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -64,6 +65,27 @@ async def test_what_falls_behind_is_first_and_says_why(
     assert ["left", topic, "no consumers", "3"] == left[:4]
     assert ["empty", topic, "", "0"] == empty[:4]
     assert console.page.url.endswith(f"#/topics/{topic}/left")
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@WITH_ONE_BROKER
+async def test_a_trail_leads_to_topic_and_channel(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """On their pages, and in the head where they are subscribed."""
+    await make_channel(gateway, topic, "c")
+    console = await open_view(visitor, gateway, f"#/topics/{topic}/c")
+    trail = console.page.get_by_role("navigation", name="Breadcrumb")
+    await expect(trail).to_have_text(f"Overview {THEN} {topic} {THEN} c")
+    await expect(trail.locator("[aria-current=page]")).to_have_text("c")
+    await trail.get_by_role("link", name=topic).click()
+    await expect(trail).to_have_text(f"Overview {THEN} {topic}")
+    await console.page.click("#subject [data-part=messages]")
+    await console.subscribe(topic, "c")
+    subscribed = console.page.locator("#connection-what")
+    await expect(subscribed).to_have_text(f"{topic} {THEN} c")
+    await subscribed.get_by_role("link", name="c", exact=True).click()
+    await expect(console.page.locator("#subject-title")).to_have_text("Channel c")
     visitor.found_nothing_wrong(gateway.address)
 
 

@@ -25,7 +25,7 @@ from tests.support.gateways.gateway import RunningGateway, gateway_alone
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM]
 
 NONE = "\N{EN DASH}"
-"""Where there is no value yet."""
+"""Where there is no value yet, and between two of a range."""
 LONGEST = "t" + "x" * 63
 
 
@@ -126,7 +126,7 @@ async def test_the_charts_have_a_text_alternative(
         console.page.locator(f'#{chart} [data-part="plot"]')
         for chart in ("page-chart", "queue-chart")
     )
-    moved = re.compile(r"^now: arrivals (?!0/s)[\d.]+/s, answers [\d.]+/s$")
+    moved = re.compile(r"^now: received (?!0/s)[\d.]+/s, answered [\d.]+/s$")
     await expect(arrivals).to_have_attribute("aria-valuetext", moved)
     in_flight = re.compile(r"^now: depth 0, in flight 3$")
     await expect(queue).to_have_attribute("aria-valuetext", in_flight)
@@ -136,7 +136,24 @@ async def test_the_charts_have_a_text_alternative(
     earlier = re.compile(rf"^\d\d:\d\d:\d\d: depth ({NONE}|0), in flight ({NONE}|0|3)$")
     await expect(queue).to_have_attribute("aria-valuetext", earlier)
 
-    assert re.fullmatch(rf"now: arrivals ({NONE}|0/s), answers ({NONE}|0/s)", before)
+    assert re.fullmatch(rf"now: received ({NONE}|0/s), answered ({NONE}|0/s)", before)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@WITH_ONE_BROKER
+async def test_a_chart_says_its_range(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Of each line, unless a time is read."""
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic, "c")
+    reading = console.page.locator('#queue-chart [data-part="reading"]')
+    await expect(reading).to_have_text("depth 0, in flight 0")
+    await gateway.post("/mpub", b"one\ntwo\nthree", topic=topic)
+    await expect(reading).to_have_text(f"depth 0, in flight 0{NONE}3")
+    await console.page.locator('#queue-chart [data-part="plot"]').focus()
+    await console.press("ArrowLeft")
+    await expect(reading).to_have_text(re.compile(r"^\d\d:\d\d:\d\d: depth 0, in flight 3$"))
     visitor.found_nothing_wrong(gateway.address)
 
 

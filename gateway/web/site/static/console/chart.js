@@ -20,7 +20,8 @@ import { SPAN_MS } from "./series.js";
  * @property {(nowMs: number) => { agoMs: number, text: string }[]} ticks The labels of the axis, from left to right.
  */
 
-const MARGIN = { top: 8, right: 8, bottom: 18, left: 40 };
+const MARGIN = { top: 8, right: 8, bottom: 20, left: 48 };
+const TICK_PX = 4;
 const DOT_PX = 2;
 
 /** @type {Scale} */
@@ -31,7 +32,7 @@ const LAST_MINUTES = {
   hasDots: false,
   tell: (atMs) => timeOfDay(atMs).slice(0, 8),
   ticks: () =>
-    [3, 2, 1, 0].map((minutes) => ({ agoMs: minutes * 60_000, text: minutes === 0 ? "now" : `${minutes} min` })),
+    [3, 2, 1, 0].map((minutes) => ({ agoMs: minutes * 60_000, text: ["now", "−1", "−2", "−3 min"][minutes] ?? "" })),
 };
 
 export class Chart {
@@ -99,7 +100,7 @@ export class Chart {
   /** @param {CanvasRenderingContext2D} context @param {Frame} frame */
   #axes(context, { width, height, top }) {
     const style = getComputedStyle(this.#plot);
-    context.font = `11px ${style.fontFamily}`;
+    context.font = `12px ${style.fontFamily}`;
     context.fillStyle = style.color;
     context.strokeStyle = style.borderTopColor;
     context.textAlign = "right";
@@ -110,12 +111,14 @@ export class Chart {
       context.moveTo(MARGIN.left, y);
       context.lineTo(width - MARGIN.right, y);
       context.stroke();
-      context.fillText(this.#format(top * share), MARGIN.left - 6, y);
+      context.fillText(this.#format(top * share) + (this.#lines[0]?.unit ?? ""), MARGIN.left - 6, y);
     }
     context.textBaseline = "alphabetic";
     for (const { agoMs, text } of this.#scale.ticks(this.#nowMs)) {
       context.textAlign = agoMs === this.#scale.spanMs ? "left" : agoMs === 0 ? "right" : "center";
-      context.fillText(text, this.#xOf(agoMs, width), height - 4);
+      const x = this.#xOf(agoMs, width);
+      context.fillText(text, x, height - 4);
+      context.fillRect(Math.round(x) - Number(agoMs === 0), height - MARGIN.bottom, 1, TICK_PX);
     }
   }
 
@@ -178,9 +181,19 @@ export class Chart {
     const isNow = this.#readAgoMs === null && this.#scale === LAST_MINUTES;
     const moment = isNow ? "now" : this.#scale.tell(this.#nowMs - agoMs);
     const reading = `${moment}: ${values.join(", ")}`;
-    setText(part(this.#root, "reading"), reading);
+    setText(part(this.#root, "reading"), this.#readAgoMs === null ? this.#range() : reading);
     this.#plot.setAttribute("aria-valuenow", String(-Math.round(agoMs / 1000)));
     this.#plot.setAttribute("aria-valuetext", reading);
+  }
+
+  /** @returns {string} The least and the greatest value of each line: `depth 3–120, in flight 0–25`. */
+  #range() {
+    const ranges = this.#lines.flatMap(({ name, unit, series }) => {
+      if (series.last === null) return [];
+      const ends = new Set([this.#format(series.least), this.#format(series.most)]);
+      return `${name} ${[...ends].join("–")}${unit}`;
+    });
+    return ranges.join(", ");
   }
 }
 

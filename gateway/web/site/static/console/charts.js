@@ -21,8 +21,8 @@ export class Charts {
   #page = new Chart(
     byId("page-chart", HTMLElement),
     [
-      { name: "arrivals", unit: "/s", series: this.#arrivals, part: "arrivals" },
-      { name: "answers", unit: "/s", series: this.#answers, part: "answers" },
+      { name: "received", unit: "/s", series: this.#arrivals, part: "arrivals" },
+      { name: "answered", unit: "/s", series: this.#answers, part: "answers" },
     ],
     rate,
     (agoMs) => this.#queue.follow(agoMs),

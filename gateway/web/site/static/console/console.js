@@ -28,7 +28,7 @@ import { Tabs } from "./tabs.js";
 import { offerThemes } from "./theme.js";
 import { Tombstone } from "./tombstone.js";
 import { Topics } from "./topics.js";
-import { Views } from "./views.js";
+import { crumbs, Views } from "./views.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 /** @typedef {import("./delivery.js").Answer} Answer */
@@ -50,7 +50,11 @@ const detail = new Detail({
     publishForm.fill(body);
   },
 });
-const list = new MessageList({ onAnswer: answer, onSelect: (delivery) => detail.show(delivery) });
+const list = new MessageList({
+  onAnswer: answer,
+  onSelect: (delivery) => detail.show(delivery),
+  isOpen: () => detail.isOpen,
+});
 const selection = new Selection({ shown: () => list.shown, answer, where: describeShown });
 const connection = new Connection({
   onDelivery: (delivery) => {
@@ -224,8 +228,7 @@ function showStatus() {
   const { tone, word, more } = describeStatus(status, Date.now());
   setText(byId("connection-state", HTMLElement), word);
   setTone(byId("connection", HTMLElement), tone);
-  const what = params === null ? "" : params.channel === "" ? params.topic : `${params.topic} / ${params.channel}`;
-  setText(byId("connection-what", HTMLElement), what);
+  showWhat(params?.topic ?? "", params?.channel ?? "");
   setText(byId("connection-more", HTMLElement), more);
   form.show(isActive);
   byId("empty-choose", HTMLElement).hidden = isActive;
@@ -239,6 +242,21 @@ function showStatus() {
   if (status.state !== "closed" || status.code !== SECRET_WANTED) return;
   if (access.isRequired) signIn.open();
   else form.askForSecret();
+}
+
+let shownWhat = "";
+
+/**
+ * Shows what is subscribed, with links to the pages of the topic and the channel.
+ *
+ * @param {string} topic Empty: nothing.
+ * @param {string} channel
+ */
+function showWhat(topic, channel) {
+  const what = `${topic}/${channel}`; // no name has a slash
+  if (what === shownWhat) return;
+  shownWhat = what;
+  byId("connection-what", HTMLElement).replaceChildren(...(topic === "" ? [] : crumbs(topic, channel)));
 }
 
 /** Shows why the list is empty. */

@@ -3,6 +3,7 @@
  */
 
 import { hexDump, indentedJson, isText, visible } from "./body_text.js";
+import { showFoldable } from "./body_tree.js";
 import { announce, byId, part, setText } from "./elements.js";
 import { duration, size, timeOfDay } from "./format.js";
 
@@ -48,6 +49,10 @@ export class Detail {
     if (hadFocus) byId("message-grid", HTMLElement).focus({ preventScroll: true });
   }
 
+  get isOpen() {
+    return this.#delivery !== null;
+  }
+
   /** @param {Delivery | null} delivery */
   show(delivery) {
     this.#delivery = delivery;
@@ -88,7 +93,8 @@ export class Detail {
     for (const button of this.#views.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.dataset.view === view));
     }
-    setText(this.#body, this.#text());
+    if (view === "JSON") showFoldable(this.#body, this.#text());
+    else setText(this.#body, this.#text());
   }
 
   #text() {

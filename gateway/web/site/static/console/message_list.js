@@ -7,6 +7,7 @@ import { PREVIEW_CHARACTERS } from "./body_text.js";
 import { byId, setText } from "./elements.js";
 import { count } from "./format.js";
 import { MessageRow } from "./message_row.js";
+import { NARROW } from "./tabs.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 /** @typedef {import("./delivery.js").Answer} Answer */
@@ -23,6 +24,7 @@ export class MessageList {
   #grid = byId("message-grid", HTMLElement);
   #body = byId("message-rows", HTMLElement);
   #pauseButton = byId("pause", HTMLButtonElement);
+  #narrow = matchMedia(NARROW);
   #backlog = new Backlog();
   /** Of the newest deliveries, one each. @type {MessageRow[]} */
   #rows = [];
@@ -46,6 +48,7 @@ export class MessageList {
    * @param {object} handlers
    * @param {(answer: Answer, delivery: Delivery) => void} handlers.onAnswer
    * @param {(delivery: Delivery | null) => void} handlers.onSelect
+   * @param {() => boolean} handlers.isOpen Whether the selected message is open: its row then stays in the list.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -76,9 +79,9 @@ export class MessageList {
   /** @param {import("./message_filter.js").Condition | null} condition Shows only those for which it holds; null: all. */
   filter(condition) {
     this.#condition = condition;
-    this.#arrange(this.#rowsAtATime);
     const { selected } = this;
     if (selected !== null && condition !== null && !condition(selected, Date.now())) this.select(null);
+    this.#arrange(this.#rowsAtATime);
   }
 
   /** @param {Delivery} delivery A new delivery, to be drawn soon. */
@@ -94,8 +97,8 @@ export class MessageList {
    */
   clear(isKept) {
     this.#backlog.keep(isKept);
-    this.#arrange(this.#rowsAtATime);
     if (this.#selected !== null && !isKept(this.#selected)) this.select(null);
+    this.#arrange(this.#rowsAtATime);
   }
 
   /** @param {boolean} isPaused True freezes the list; messages are still counted. */
@@ -172,6 +175,14 @@ export class MessageList {
       this.#grid.setAttribute("aria-activedescendant", row.root.id);
     }
     this.#handlers.onSelect(this.#selected);
+    if (row !== null && this.#narrow.matches) this.#makeRoom();
+  }
+
+  /** Scrolls the rows to the top, where the selected one stays above its details (detail.css). */
+  #makeRoom() {
+    const page = this.#body.closest("main");
+    if (page === null || this.#body.getBoundingClientRect().top <= page.getBoundingClientRect().top) return;
+    this.#body.scrollIntoView({ block: "start" });
   }
 
   /** Draws in the next frame, or a little later if the list was drawn just before. */
@@ -198,20 +209,37 @@ export class MessageList {
   }
 
   /**
-   * Makes the rows show the newest deliveries.
+   * Makes the rows show the newest deliveries, and below them the one whose message is open.
    *
    * @param {number} most
    */
   #arrange(most) {
     const deliveries = this.shown.slice(0, most);
     const wanted = new Set(deliveries);
+    const pinned = this.#takePinned(wanted);
     if (this.#rows.some(({ delivery }) => delivery !== null && wanted.has(delivery))) this.#insert(deliveries, wanted);
     else this.#replaceAll(deliveries);
+    if (pinned !== null) {
+      this.#rows.push(pinned);
+      if (this.#body.lastChild !== pinned.root) this.#body.append(pinned.root);
+    }
     this.#tellRows();
   }
 
   /**
-   * Keeps the rows of deliveries that are still wanted, and adds new rows before and after them.
+   * Takes the row of the open message out of the rows if it is older than those wanted.
+   *
+   * @param {ReadonlySet<Delivery>} wanted
+   * @returns {MessageRow | null}
+   */
+  #takePinned(wanted) {
+    if (this.#selected === null || wanted.has(this.#selected) || !this.#handlers.isOpen()) return null;
+    const at = this.#rows.findIndex(({ delivery }) => delivery === this.#selected);
+    return at === -1 ? null : (this.#rows.splice(at, 1)[0] ?? null);
+  }
+
+  /**
+   * Keeps the rows of deliveries that are still wanted, and adds new rows around them.
    *
    * @param {readonly Delivery[]} deliveries
    * @param {ReadonlySet<Delivery>} wanted
@@ -224,10 +252,12 @@ export class MessageList {
     }
     const nowMs = Date.now();
     this.#rows = deliveries.map((delivery) => rows.get(delivery) ?? this.#newRow(delivery, nowMs));
-    const firstKept = this.#rows.findIndex(({ root }) => root.isConnected);
-    const lastKept = this.#rows.findLastIndex(({ root }) => root.isConnected);
-    this.#body.prepend(...this.#rows.slice(0, firstKept).map(({ root }) => root));
-    this.#body.append(...this.#rows.slice(lastKept + 1).map(({ root }) => root));
+    /** @type {Node | null} */
+    let next = null;
+    for (const { root } of this.#rows.toReversed()) {
+      if (root.parentNode === null || root.nextSibling !== next) this.#body.insertBefore(root, next);
+      next = root;
+    }
   }
 
   /**
@@ -333,9 +363,10 @@ export class MessageList {
   /** @param {MessageRow | undefined} row The row to select, announce and scroll into view. */
   #show(row) {
     if (row === undefined) return;
+    // Before it is selected: then it stays in view by itself, and nothing would scroll.
+    row.root.scrollIntoView({ block: "nearest" });
     this.select(row);
     this.#grid.focus({ preventScroll: true });
-    row.root.scrollIntoView({ block: "nearest" });
   }
 
   #showPausedCount() {

@@ -3,6 +3,7 @@
  */
 
 import { indentedJson, preview, visible } from "./body_text.js";
+import { showFoldable } from "./body_tree.js";
 import { part, setText } from "./elements.js";
 import { count, plural, timeOfDay } from "./format.js";
 import { parseFilter } from "./message_filter.js";
@@ -20,6 +21,7 @@ import { Table } from "./table.js";
 const CHARACTERS = 200;
 /** Rows drawn; the filter looks at all. */
 const SHOWN = 100;
+const MOST_FOLDABLE = 256 * 1024;
 
 /** @typedef {Peeked["messages"][number]} PeekedMessage */
 /** @typedef {import("./message_filter.js").Matched} Matched */
@@ -142,7 +144,9 @@ export class Peek {
   /** @param {PeekedMessage} message */
   #open(message) {
     const text = textOf(message);
-    setText(this.#body, visible(indentedJson(text) ?? text));
+    const json = indentedJson(text);
+    if (json === null || json.length > MOST_FOLDABLE) setText(this.#body, visible(json ?? text));
+    else showFoldable(this.#body, visible(json));
     this.#body.hidden = false;
     this.#body.scrollIntoView({ block: "nearest" });
     this.#body.focus({ preventScroll: true });

@@ -34,6 +34,11 @@ export class Series {
     return this.points.reduce((most, { value }) => Math.max(most, value), 0);
   }
 
+  /** @type {number} */
+  get least() {
+    return this.points.reduce((least, { value }) => Math.min(least, value), Number.POSITIVE_INFINITY);
+  }
+
   /**
    * @param {number} atMs
    * @returns {Point | null} The value nearest to this time.

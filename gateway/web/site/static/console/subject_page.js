@@ -11,7 +11,7 @@ import { getJson, Repeated } from "./requests.js";
 import { Series } from "./series.js";
 import { readClients } from "./subject_report.js";
 import { Table } from "./table.js";
-import { addressOf } from "./views.js";
+import { addressOf, crumbs } from "./views.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -72,7 +72,7 @@ export class SubjectPage {
     { label: "messages", title: "Messages published there since its start", isNumber: true },
   ]);
   #producers = new Table(part(this.#root, "producers"), [
-    { label: "client" },
+    { label: "producer" },
     { label: "address" },
     { label: "user agent" },
     { label: "messages", isNumber: true },
@@ -151,13 +151,7 @@ export class SubjectPage {
 
   #showTrail() {
     const { topic, channel } = this.#subject;
-    const trail = part(this.#root, "trail");
-    if (channel === "") return trail.replaceChildren("› Topic");
-    const link = document.createElement("a");
-    link.href = addressOf(topic, "");
-    link.textContent = shortName(topic);
-    link.title = topic;
-    trail.replaceChildren("› ", link, " › Channel");
+    part(this.#root, "trail").replaceChildren("› ", ...crumbs(topic, channel, true));
   }
 
   /**

@@ -1,5 +1,7 @@
 /**
  * A table whose rows are updated in place, so that the focus and a selection survive a refresh.
+ *
+ * Where it is narrow, pages.css shows each row as a block of labelled values. The roles keep it a table there.
  */
 
 import { setText, setTone } from "./elements.js";
@@ -36,16 +38,21 @@ export class Table {
   constructor(root, columns) {
     this.#columns = columns;
     const table = document.createElement("table");
+    table.role = "table";
+    this.#body.role = "rowgroup";
     const head = document.createElement("tr");
+    head.role = "row";
     for (const { label, title, isNumber } of columns) {
       const cell = document.createElement("th");
       cell.scope = "col";
+      cell.role = "columnheader";
       cell.textContent = label;
       cell.classList.toggle("number", isNumber === true);
       if (title !== undefined) cell.title = title;
       head.append(cell);
     }
     const top = document.createElement("thead");
+    top.role = "rowgroup";
     top.append(head);
     table.append(top, this.#body);
     root.replaceChildren(table);
@@ -80,6 +87,7 @@ class TableRow {
 
   /** @param {readonly Column[]} columns */
   constructor(columns) {
+    this.root.role = "row";
     this.#cells = columns.map((column, at) => new Cell(column, at === 0));
     this.root.append(...this.#cells.map(({ root }) => root));
   }
@@ -101,8 +109,10 @@ class Cell {
    * @param {Column} column
    * @param {boolean} isHead Whether it names the row.
    */
-  constructor({ isNumber }, isHead) {
+  constructor({ label, isNumber }, isHead) {
     this.root = document.createElement(isHead ? "th" : "td");
+    this.root.role = isHead ? "rowheader" : "cell";
+    this.root.dataset.label = label;
     if (this.root instanceof HTMLTableCellElement && isHead) this.root.scope = "row";
     this.root.classList.toggle("number", isNumber === true);
     this.#holder = this.root;

@@ -2,7 +2,8 @@
  * Tabs: on a phone one part of the page is visible at a time; on a desktop all parts are, without tabs.
  */
 
-const NARROW = "(max-width: 859px)";
+/** The media query for one part at a time, as in the style sheets. */
+export const NARROW = "(max-width: 859px)";
 
 export class Tabs {
   #buttons;

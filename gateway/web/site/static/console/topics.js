@@ -35,13 +35,13 @@ class TopicEntry {
   /**
    * @param {TopicNow} topic
    * @param {(channel: string) => boolean} isShown
-   * @param {boolean} isSpread True if there are several nsqds: the entry then names those that have the topic.
+   * @param {number} nsqds Where not all of them have the topic, the entry names those that do.
    */
-  show(topic, isShown, isSpread) {
+  show(topic, isShown, nsqds) {
     setText(part(this.root, "depth"), shortCount(topic.depth));
     setText(part(this.root, "rate"), topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
     part(this.root, "paused").hidden = !topic.paused;
-    part(this.root, "nodes").hidden = !isSpread;
+    part(this.root, "nodes").hidden = topic.nodes.length === nsqds;
     setText(part(this.root, "nodes"), `on ${topic.nodes.join(", ")}`);
     const list = part(this.root, "channels");
     const channels = topic.channels.filter(({ name }) => isShown(name));
@@ -176,7 +176,7 @@ export class Topics {
     const roots = shown.map((topic) => {
       const entry = this.#entries.get(topic.name) ?? new TopicEntry(topic.name);
       this.#entries.set(topic.name, entry);
-      entry.show(topic, has(topic.name) ? () => true : has, nsqds + silent.length > 1);
+      entry.show(topic, has(topic.name) ? () => true : has, nsqds + silent.length);
       return entry.root;
     });
     const names = new Set(shown.map(({ name }) => name));

@@ -3,6 +3,7 @@
  */
 
 import { byId } from "./elements.js";
+import { shortName } from "./format.js";
 
 /**
  * @typedef {object} View
@@ -34,6 +35,27 @@ export function parseView(hash, hasTopic) {
 export function addressOf(topic, channel) {
   const names = channel === "" ? [topic] : [topic, channel];
   return `#/topics/${names.map(encodeURIComponent).join("/")}`;
+}
+
+/**
+ * Returns the names of a topic and its channel, each a link to its page.
+ *
+ * @param {string} topic
+ * @param {string} channel Empty: the topic.
+ * @param {boolean} [isHere] The last one is the page that is shown, and no link.
+ * @returns {(HTMLElement | string)[]}
+ */
+export function crumbs(topic, channel, isHere = false) {
+  const names = channel === "" ? [topic] : [topic, channel];
+  return names.flatMap((name, at) => {
+    const isLast = at === names.length - 1;
+    const crumb = document.createElement(isLast && isHere ? "span" : "a");
+    if (crumb instanceof HTMLAnchorElement) crumb.href = addressOf(topic, at === 0 ? "" : channel);
+    else crumb.setAttribute("aria-current", "page");
+    crumb.textContent = shortName(name);
+    crumb.title = name;
+    return isLast ? [crumb] : [crumb, " › "];
+  });
 }
 
 /** @param {string} text Returned as it is if it is not percent-encoded. */
@@ -83,6 +105,7 @@ export class Views {
     const isMessages = name === "messages";
     byId("workbench", HTMLElement).hidden = !isMessages;
     byId("parts", HTMLElement).hidden = !isMessages;
+    document.body.classList.toggle("is-messages", isMessages);
     byId("pages", HTMLElement).hidden = isMessages;
     for (const page of document.querySelectorAll("#pages > .page")) {
       if (page instanceof HTMLElement) page.hidden = page.id !== name;
