@@ -376,6 +376,7 @@ function tick() {
 function showView(view) {
   if (view.name === "subject") subjectPage.open(view);
   else subjectPage.close();
+  topics.open(view.name === "messages");
   if (view.name === "nodes") nodesPage.open();
   else nodesPage.close();
 }

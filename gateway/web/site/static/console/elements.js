@@ -58,6 +58,26 @@ export function setText(element, text) {
 }
 
 /**
+ * Makes *children* the children of an element. Those that are in place are not touched: moving an element takes the
+ * focus from it, and has all of them laid out again.
+ *
+ * @param {HTMLElement} element
+ * @param {readonly HTMLElement[]} children
+ */
+export function setChildren(element, children) {
+  const focused = document.activeElement;
+  const wanted = new Set(children);
+  for (const child of [...element.children]) if (child instanceof HTMLElement && !wanted.has(child)) child.remove();
+  let place = element.firstElementChild;
+  for (const child of children) {
+    if (child === place) place = place.nextElementSibling;
+    else element.insertBefore(child, place);
+  }
+  const isMoved = focused !== document.activeElement && focused instanceof HTMLElement && element.contains(focused);
+  if (isMoved) focused.focus({ preventScroll: true });
+}
+
+/**
  * Sets `data-tone`, which determines the colour.
  *
  * @param {HTMLElement} element

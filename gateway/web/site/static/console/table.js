@@ -4,7 +4,7 @@
  * Where it is narrow, pages.css shows each row as a block of labelled values. The roles keep it a table there.
  */
 
-import { setText, setTone } from "./elements.js";
+import { setChildren, setText, setTone } from "./elements.js";
 
 /**
  * @typedef {object} Column
@@ -25,11 +25,15 @@ import { setText, setTone } from "./elements.js";
 
 /** @typedef {{ key: string, cells: readonly (string | Value)[] }} Row The first cell names the row. */
 
+// With its layout a row takes up to 1 ms.
+const CREATED_A_FRAME = 20;
+
 export class Table {
   #body = document.createElement("tbody");
   #columns;
   /** @type {Map<string, TableRow>} */
   #rows = new Map();
+  #frame = 0;
 
   /**
    * @param {HTMLElement} root An empty element, which gets the table.
@@ -58,25 +62,30 @@ export class Table {
     root.replaceChildren(table);
   }
 
-  /** @param {readonly Row[]} rows In this order. */
+  /**
+   * Shows *rows* in this order. Rows that are new are created some in each frame.
+   *
+   * @param {readonly Row[]} rows
+   */
   show(rows) {
-    const shown = rows.map(({ key, cells }) => {
-      const row = this.#rows.get(key) ?? new TableRow(this.#columns);
-      this.#rows.set(key, row);
+    cancelAnimationFrame(this.#frame);
+    let left = CREATED_A_FRAME;
+    const shown = [];
+    for (const { key, cells } of rows) {
+      let row = this.#rows.get(key);
+      if (row === undefined) {
+        left -= 1;
+        if (left < 0) continue;
+        row = new TableRow(this.#columns);
+        this.#rows.set(key, row);
+      }
       row.show(cells);
-      return row.root;
-    });
-    if (this.#rows.size > rows.length) {
-      const keys = new Set(rows.map(({ key }) => key));
-      for (const key of this.#rows.keys()) if (!keys.has(key)) this.#rows.delete(key);
+      shown.push(row.root);
     }
-    const isSame =
-      this.#body.children.length === shown.length && shown.every((row, at) => this.#body.children[at] === row);
-    if (isSame) return;
-    const focused = document.activeElement;
-    this.#body.replaceChildren(...shown);
-    // A row that has moved loses the focus.
-    if (focused instanceof HTMLElement && this.#body.contains(focused)) focused.focus();
+    const keys = new Set(rows.map(({ key }) => key));
+    for (const key of this.#rows.keys()) if (!keys.has(key)) this.#rows.delete(key);
+    setChildren(this.#body, shown);
+    if (left < 0) this.#frame = requestAnimationFrame(() => this.show(rows));
   }
 }
 

@@ -2,7 +2,7 @@
  * The list of topics and channels from the last /stats, with a filter and a selection.
  */
 
-import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
+import { announce, byId, part, setChildren, setText, setTone, stamp } from "./elements.js";
 import { count, plural, rate, shortCount, timeLeft } from "./format.js";
 
 /**
@@ -18,10 +18,47 @@ const SHOWN_TOPICS = 200;
 /** @type {readonly (keyof Counts)[]} */
 const COLUMNS = ["depth", "inFlight", "deferred", "requeued", "timedOut", "clients"];
 
+// Creating and laying out the entry of a channel takes up to 0.5 ms: a frame has time for so many.
+const CREATED_A_FRAME = 40;
+
+/** One channel of a topic. */
+class ChannelEntry {
+  root = stamp("channel-entry");
+  #cells = COLUMNS.map((column) => part(this.root, column));
+  #paused = part(this.root, "paused");
+
+  /**
+   * @param {string} topic
+   * @param {string} name
+   */
+  constructor(topic, name) {
+    const button = part(this.root, "name");
+    setText(button, name);
+    button.title = name;
+    button.dataset.topic = topic;
+    button.dataset.channel = name;
+  }
+
+  /** @param {ChannelNow} channel */
+  show(channel) {
+    for (const [at, column] of COLUMNS.entries()) {
+      const cell = /** @type {HTMLElement} */ (this.#cells[at]);
+      setText(cell, shortCount(channel[column]));
+      cell.classList.toggle("zero", channel[column] === 0);
+    }
+    this.#paused.hidden = !channel.paused;
+  }
+}
+
 /** One topic of the list, with its channels. */
 class TopicEntry {
   root = stamp("topic-entry");
-  /** @type {Map<string, HTMLElement>} */
+  #depth = part(this.root, "depth");
+  #rate = part(this.root, "rate");
+  #paused = part(this.root, "paused");
+  #nodes = part(this.root, "nodes");
+  #list = part(this.root, "channels");
+  /** @type {Map<string, ChannelEntry>} */
   #channels = new Map();
 
   /** @param {string} name */
@@ -36,44 +73,34 @@ class TopicEntry {
    * @param {TopicNow} topic
    * @param {(channel: string) => boolean} isShown
    * @param {number} nsqds Where not all of them have the topic, the entry names those that do.
+   * @param {number} most Number of channels to create at most; the others are left out.
+   * @returns {number} Number of channels created, or that would be: more than `most` if some are left out.
    */
-  show(topic, isShown, nsqds) {
-    setText(part(this.root, "depth"), shortCount(topic.depth));
-    setText(part(this.root, "rate"), topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
-    part(this.root, "paused").hidden = !topic.paused;
-    part(this.root, "nodes").hidden = topic.nodes.length === nsqds;
-    setText(part(this.root, "nodes"), `on ${topic.nodes.join(", ")}`);
-    const list = part(this.root, "channels");
-    const channels = topic.channels.filter(({ name }) => isShown(name));
-    const entries = channels.map((channel) => this.#channel(topic.name, channel));
+  show(topic, isShown, nsqds, most) {
+    setText(this.#depth, shortCount(topic.depth));
+    setText(this.#rate, topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
+    this.#paused.hidden = !topic.paused;
+    this.#nodes.hidden = topic.nodes.length === nsqds;
+    setText(this.#nodes, `on ${topic.nodes.join(", ")}`);
     for (const name of this.#channels.keys()) {
       if (!topic.channels.some((channel) => channel.name === name)) this.#channels.delete(name);
     }
-    replaceWhereDifferent(list, entries);
-  }
-
-  /**
-   * @param {string} topic
-   * @param {ChannelNow} channel
-   */
-  #channel(topic, channel) {
-    let entry = this.#channels.get(channel.name);
-    if (entry === undefined) {
-      entry = stamp("channel-entry");
-      const button = part(entry, "name");
-      setText(button, channel.name);
-      button.title = channel.name;
-      button.dataset.topic = topic;
-      button.dataset.channel = channel.name;
-      this.#channels.set(channel.name, entry);
+    let created = 0;
+    const roots = [];
+    for (const channel of topic.channels) {
+      if (!isShown(channel.name)) continue;
+      let entry = this.#channels.get(channel.name);
+      if (entry === undefined) {
+        created += 1;
+        if (created > most) continue;
+        entry = new ChannelEntry(topic.name, channel.name);
+        this.#channels.set(channel.name, entry);
+      }
+      entry.show(channel);
+      roots.push(entry.root);
     }
-    for (const column of COLUMNS) {
-      const cell = part(entry, column);
-      setText(cell, shortCount(channel[column]));
-      cell.classList.toggle("zero", channel[column] === 0);
-    }
-    part(entry, "paused").hidden = !channel.paused;
-    return entry;
+    setChildren(this.#list, roots);
+    return created;
   }
 }
 
@@ -88,6 +115,8 @@ export class Topics {
   #trouble = byId("stats-trouble", HTMLElement);
   #secretForm = byId("admin-secret-form", HTMLFormElement);
   #isSignedOut;
+  #isOpen = false;
+  #frame = 0;
 
   /**
    * @param {object} handlers
@@ -118,6 +147,12 @@ export class Topics {
     this.#trouble.hidden = true;
     this.#secretForm.hidden = true;
     this.#report = report;
+    this.#draw();
+  }
+
+  /** @param {boolean} isOpen Whether the list is in sight; until then it is not drawn. */
+  open(isOpen) {
+    this.#isOpen = isOpen;
     this.#draw();
   }
 
@@ -172,18 +207,37 @@ export class Topics {
     const wanted = this.#filter.value.trim().toLowerCase();
     const has = (/** @type {string} */ name) => name.toLowerCase().includes(wanted);
     const found = topics.filter(({ name, channels }) => has(name) || channels.some((channel) => has(channel.name)));
-    const shown = found.slice(0, SHOWN_TOPICS);
-    const roots = shown.map((topic) => {
-      const entry = this.#entries.get(topic.name) ?? new TopicEntry(topic.name);
-      this.#entries.set(topic.name, entry);
-      entry.show(topic, has(topic.name) ? () => true : has, nsqds + silent.length);
-      return entry.root;
-    });
+    this.#showSummary(found.length);
+    cancelAnimationFrame(this.#frame);
+    if (this.#isOpen) this.#drawList(found.slice(0, SHOWN_TOPICS), has, nsqds + silent.length);
+  }
+
+  /**
+   * Updates the entries, and creates those that are missing, some in each frame.
+   *
+   * @param {readonly TopicNow[]} shown
+   * @param {(name: string) => boolean} has
+   * @param {number} nsqds
+   */
+  #drawList(shown, has, nsqds) {
+    let left = CREATED_A_FRAME;
+    const roots = [];
+    for (const topic of shown) {
+      let entry = this.#entries.get(topic.name);
+      if (entry === undefined) {
+        left -= 1;
+        if (left < 0) continue;
+        entry = new TopicEntry(topic.name);
+        this.#entries.set(topic.name, entry);
+      }
+      left -= entry.show(topic, has(topic.name) ? () => true : has, nsqds, Math.max(0, left));
+      roots.push(entry.root);
+    }
     const names = new Set(shown.map(({ name }) => name));
     for (const name of this.#entries.keys()) if (!names.has(name)) this.#entries.delete(name);
-    replaceWhereDifferent(this.#list, roots);
-    this.#showSummary(found.length);
+    setChildren(this.#list, roots);
     this.#mark();
+    if (left < 0) this.#frame = requestAnimationFrame(() => this.#drawList(shown, has, nsqds));
   }
 
   /** @param {number} found */
@@ -217,18 +271,4 @@ export class Topics {
       else button.removeAttribute("aria-current");
     }
   }
-}
-
-/**
- * Replaces the children of a list if they differ: replacing them loses focus and scroll position.
- *
- * @param {HTMLElement} list
- * @param {readonly HTMLElement[]} children
- */
-function replaceWhereDifferent(list, children) {
-  const isSame = list.children.length === children.length && children.every((child, at) => list.children[at] === child);
-  if (isSame) return;
-  const focused = document.activeElement;
-  list.replaceChildren(...children);
-  if (focused instanceof HTMLElement && list.contains(focused)) focused.focus({ preventScroll: true });
 }
