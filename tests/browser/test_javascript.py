@@ -18,7 +18,7 @@ pytestmark = pytest.mark.javascript
 STATIC = ROOT / "gateway" / "web" / "site" / "static"
 MODULE = STATIC / "nsq.js"
 TYPES = STATIC / "nsq.d.ts"
-LIMIT_BYTES = 7 * 1024
+LIMIT_BYTES = 9 * 1024 + 512
 PUBLISHED = {"nsq.d.ts", "nsq.js", "package.json"}
 
 # One subscription and one message, as a gateway would make them, and the names that each has:
@@ -150,7 +150,7 @@ def test_what_a_browser_gets_is_formatted_and_has_no_lint() -> None:
 
 
 def test_the_module_is_small() -> None:
-    """Compressed, as a server sends it, it has at most 7 KiB."""
+    """Compressed, as a server sends it, it has at most 9.5 KiB."""
     assert len(gzip.compress(MODULE.read_bytes(), compresslevel=9)) <= LIMIT_BYTES
 
 

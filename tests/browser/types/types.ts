@@ -6,6 +6,7 @@ import {
   type Closed,
   type Message,
   NsqError,
+  pull,
   type State,
   Subscription,
   subscribe,
@@ -30,6 +31,7 @@ subscribe({
   signal: AbortSignal.timeout(1_000),
   WebSocket,
 });
+subscribe({ topic: "orders", channel: "billing", transport: "sse", secret: "s3cret" });
 class OtherSocket {
   constructor(
     readonly url: string | URL,
@@ -46,6 +48,8 @@ subscribe({ topic: "orders", chanel: "billing" });
 subscribe({ topic: "orders", max_in_flight: 10 });
 // @ts-expect-error - not a word of NSQ's
 subscribe({ topic: "orders", ack: "never" });
+// @ts-expect-error - not a transport
+subscribe({ topic: "orders", transport: "polling" });
 // @ts-expect-error - numbers are numbers
 subscribe({ topic: "orders", msgTimeoutMs: "30s" });
 // @ts-expect-error - only `subscribe` makes one
@@ -113,6 +117,27 @@ function misuse(message: Message) {
   return at;
 }
 
+// Pulling
+
+async function pullOnce(signal: AbortSignal): Promise<string[]> {
+  const secret = async () => "s3cret";
+  const all = { topic: "orders", channel: "billing", max: 100, waitMs: 20_000, leaseMs: 5_000, secret, signal };
+  const messages: Message[] = await pull({ ...all, url: "https://gateway.example.org" });
+  for (const message of messages) {
+    const isTaken: boolean = await message.finish();
+    const error: NsqError | undefined = message.error;
+    const lease: string | undefined = message.lease;
+    if (!isTaken) console.log(error?.code, lease);
+  }
+  // @ts-expect-error - a pull needs a channel: nobody watches by pulling
+  await pull({ topic: "orders" });
+  // @ts-expect-error - the gateway's name for it
+  await pull({ topic: "orders", channel: "billing", wait_ms: 0 });
+  // @ts-expect-error - a pull is no subscription
+  await pull({ topic: "orders", channel: "billing" }).close();
+  return messages.map(({ body }) => body);
+}
+
 // Publishing
 
 async function publish(subscription: Subscription, bodies: readonly Body[]): Promise<void> {
@@ -137,4 +162,4 @@ async function ends(subscription: Subscription): Promise<string> {
   return `${code} ${last} ${reason}`;
 }
 
-export { count, ends, iterate, misuse, publish, state, wrong };
+export { count, ends, iterate, misuse, publish, pullOnce, state, wrong };

@@ -4,7 +4,8 @@
 // function, and `given`. Each output line is the result: `value` or `fault`, and `faults`, the uncaught errors so far.
 // The process ends by itself at the end of its input.
 //
-// Variables of a script, in addition to `globalThis` of earlier ones: nsq, subscribe, WebSocket, Fake, clock.
+// Variables of a script, in addition to `globalThis` of earlier ones: nsq, subscribe, pull, WebSocket, Fake, FakeHttp,
+// clock.
 
 import { createInterface } from "node:readline";
 import * as nsq from "../../../gateway/web/site/static/nsq.js";
@@ -90,6 +91,60 @@ class Fake {
   }
 }
 
+/** A fake `fetch`: a script sends the bytes of event streams, and decides the answers to POST /ack. */
+class FakeHttp {
+  streams = [];
+  posts = [];
+  /** Answers a POST. A script may replace it. */
+  respond = ({ fin, req, touch }) => Response.json({ done: fin.length + req.length + touch.length, refused: [] });
+  #opened = [];
+
+  constructor() {
+    globalThis.fetch = (url, options) => this.#fetch(String(url), options);
+  }
+
+  /** Resolves with the next stream, once it is requested. */
+  async next() {
+    if (!this.streams.length) await new Promise((resolve) => this.#opened.push(resolve));
+    return this.streams.shift();
+  }
+
+  async #fetch(url, { method = "GET", body, headers, signal }) {
+    if (method === "POST") {
+      const acks = body && JSON.parse(body);
+      this.posts.push({ url, headers, ...acks });
+      return this.respond(acks);
+    }
+    const bytes = (data) => (typeof data === "string" ? new TextEncoder().encode(data) : data);
+    let controller;
+    const content = new ReadableStream({
+      start(given) {
+        controller = given;
+      },
+    });
+    signal.addEventListener("abort", () => controller.error(signal.reason));
+    this.streams.push({
+      url,
+      headers,
+      signal,
+      send: (data) => controller.enqueue(bytes(data)),
+      say: (...told) => controller.enqueue(bytes(told.map((each) => `data: ${JSON.stringify(each)}\n\n`).join(""))),
+      subscribed() {
+        this.say({ type: "response", cmd: "SUB", ref: null, data: { msg_timeout_ms: 60_000 } });
+      },
+      /** Delivers messages, whose leases are their ids after `lease-`. */
+      deliver(...ids) {
+        const told = { type: "message", topic: "t", channel: "c", attempts: 1, timestamp_ns: "1", deadline_ms: 60_000 };
+        this.say(...ids.map((id) => ({ ...told, id, body: "x", lease: `lease-${id}` })));
+      },
+      close: (code) => controller.enqueue(bytes(`event: close\ndata: ${JSON.stringify({ code, reason: "" })}\n\n`)),
+      end: () => controller.close(),
+    });
+    this.#opened.shift()?.();
+    return new Response(content, { headers: { "Content-Type": "text/event-stream; charset=utf-8" } });
+  }
+}
+
 /** Subscribes with `ws` to the gateway by default; records `states` and `errors` for the script. */
 function subscribe(options, work) {
   const subscription = nsq.subscribe({ url: process.argv[2], WebSocket, ...options }, work);
@@ -105,6 +160,9 @@ function subscribe(options, work) {
   });
   return Object.assign(subscription, kept);
 }
+
+/** Pulls from the gateway by default. */
+const pull = (options) => nsq.pull({ url: process.argv[2], ...options });
 
 /** Resolves with the event's detail once the subscription is in that state, or at once if it is. */
 function stands(subscription, state) {
@@ -125,7 +183,7 @@ const turn = () => new Promise((resolve) => setImmediate(() => setImmediate(reso
 /** The JSON form of an error. */
 const shown = ({ name, code, message, retryable, status }) => ({ name, code, message, retryable, status });
 
-const tools = { nsq, subscribe, WebSocket, Fake, clock, stands, turn, shown };
+const tools = { nsq, subscribe, pull, WebSocket, Fake, FakeHttp, clock, stands, turn, shown };
 const AsyncFunction = Object.getPrototypeOf(async () => {}).constructor;
 
 for await (const line of createInterface({ input: process.stdin })) {

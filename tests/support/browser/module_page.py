@@ -15,6 +15,7 @@ const [address, url] = given;
 const nsq = await import(address);
 globalThis.errors = [];
 globalThis.NsqError = nsq.NsqError;
+globalThis.pull = (options) => nsq.pull({ url, ...options });
 globalThis.subscribe = (options, work) => {
   const subscription = nsq.subscribe({ url, ...options }, work);
   subscription.addEventListener("error", (event) => {
@@ -30,7 +31,7 @@ async def module_page(
     visitor: Visitor, pages: BrowserPage, gateway: RunningGateway, *, url: str | None = None
 ) -> Page:
     """
-    Return a page with ``subscribe``, and ``errors``, which its subscriptions reported.
+    Return a page with ``subscribe``, ``pull``, and ``errors``, which its subscriptions reported.
 
     Its origin is not the gateway's, and it finds the gateway at *url*, or where that listens.
     """

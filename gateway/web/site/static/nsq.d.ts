@@ -1,7 +1,8 @@
 /**
  * An NSQ client for browsers and Node: one subscription over one WebSocket to nsq-gateway, with automatic reconnection.
+ * Without WebSockets: an event stream (`transport: "sse"`), or one pull over HTTP.
  *
- * Guide: docs/browser.md. Wire protocol: docs/websocket.md.
+ * Guide: docs/browser.md. Wire protocol: docs/websocket.md, docs/pull.md.
  */
 
 /**
@@ -77,6 +78,13 @@ export interface SubscribeOptions {
   /** Aborting it calls `close()`. With a signal that is already aborted, no connection is opened. */
   signal?: AbortSignal;
   /**
+   * `sse`: server-sent events over HTTP, for networks without WebSockets. Acknowledgements go to `POST /ack`, with the
+   * message's `lease`. Differences: `close()` does not wait for messages in flight, the gateway requeues them at once;
+   * `setMaxInFlight()` takes effect at the next connection; `publish()` is rejected with `UNSUPPORTED`; the secret is
+   * in the header `Authorization`, and a token that ends is replaced by reconnecting. Default: `websocket`.
+   */
+  transport?: "websocket" | "sse";
+  /**
    * The WebSocket class; default `globalThis.WebSocket`. Node has one since version 22; in older versions use the class
    * of the package `ws`.
    */
@@ -102,13 +110,48 @@ export interface SubscribeOptions {
  * not retryable (an invalid parameter, a disallowed origin, a wrong path).
  *
  * After 20 to 40 s without a frame from the gateway the module sends a probe, twice; without a response within 10 s it
- * closes the connection. An unconfirmed `finish()`, `requeue()` or `touch()` ends the connection within 15 s. In Node,
- * a subscription keeps the process alive until it is closed.
+ * closes the connection. An unconfirmed `finish()`, `requeue()` or `touch()` ends the connection within 15 s. An event
+ * stream is closed after 48 to 64 s without a byte (the gateway sends one every 15 s), and an acknowledgement without a
+ * response within 10 s has the error `OUTCOME_UNKNOWN`. In Node, a subscription keeps the process alive until it is
+ * closed.
  *
- * @throws {TypeError} An option is unknown, `url` is not the URL of a gateway, or there is no WebSocket class. The
- *   gateway checks everything else: an invalid value rejects `ready` and `closed`.
+ * @throws {TypeError} An option is unknown, `transport` is neither of its values, `url` is not the URL of a gateway, or
+ *   there is no WebSocket class. The gateway checks everything else: an invalid value rejects `ready` and `closed`.
  */
 export function subscribe(options: SubscribeOptions, work?: (message: Message) => unknown): Subscription;
+
+export interface PullOptions {
+  topic: string;
+  /** Pulls and subscriptions of the same channel share its messages. */
+  channel: string;
+  /** Maximum number of messages, 1 to 1000; default 10. */
+  max?: number;
+  /** Time to wait for a message, 0 to 30 000 ms; default 0: what nsqd has now. */
+  waitMs?: number;
+  /** Time until the leases end: 1000 ms to nsqd's maximum; default nsqd's message timeout. `touch()` starts it anew. */
+  leaseMs?: number;
+  /** As in {@link SubscribeOptions}. */
+  url?: string | URL;
+  /** The secret or token. A function is called for the pull, and for each request with acknowledgements. */
+  secret?: string | (() => string | Promise<string>);
+  /**
+   * Aborting it rejects the pull with the signal's reason; the gateway requeues its messages. It does not affect
+   * messages that were pulled.
+   */
+  signal?: AbortSignal;
+}
+
+/**
+ * Takes messages with one request (`POST /pull`), as soon as there are any; an empty array if none came in time. Each
+ * has a lease: it is answered by `finish()`, `requeue()` or `touch()`, and redelivered when the lease ends.
+ * Acknowledgements of one turn of the event loop are one request. There is no subscription, so no `error` event: if an
+ * acknowledgement is refused, its promise is `false`, and `error` of the message says why.
+ *
+ * @throws {TypeError} (rejected) An option is unknown, or `url` is not the URL of a gateway.
+ * @throws {NsqError} (rejected) The gateway refused the pull, as for an invalid value, or it is unreachable
+ *   (`NO_CONNECTION`). Then no message is lost.
+ */
+export function pull(options: PullOptions): Promise<Message[]>;
 
 /** How a subscription ended. */
 export interface Closed {
@@ -220,7 +263,7 @@ export interface PublishOptions {
 
 /** One delivery of a message. */
 export interface Message {
-  /** Identifies this delivery on this connection; a redelivery has a different id. */
+  /** Identifies this delivery on this connection; a redelivery has a different id, except in a pull. */
   readonly id: string;
   readonly topic: string;
   readonly channel: string;
@@ -241,6 +284,10 @@ export interface Message {
   json(): any;
   /** True if the message needs no acknowledgement: it has one, it is lost, or the gateway finishes it. */
   readonly isAnswered: boolean;
+  /** The lease of this delivery, for `POST /ack`: only of an event stream or a pull. */
+  readonly lease?: string;
+  /** Why the last acknowledgement was refused. */
+  readonly error?: NsqError;
   /**
    * Aborted when the message is lost before it is acknowledged: its connection or nsqd is lost, or it timed out (a
    * TOUCH is refused). NSQ redelivers it.
@@ -271,7 +318,8 @@ export class NsqError extends Error {
   /**
    * An error code of NSQ or the gateway (`E_FIN_FAILED`, `NO_BROKER`, `INVALID_ARG`, …), or of the module:
    * `OUTCOME_UNKNOWN` (the connection ended before the response), `NO_CONNECTION` (no connection in time; nothing was
-   * sent), `OVERLOADED` (16 MiB are already queued for sending), `CLOSED` (closed by the gateway without an error).
+   * sent), `OVERLOADED` (16 MiB are already queued for sending), `CLOSED` (closed by the gateway without an error),
+   * `UNSUPPORTED` (an event stream cannot publish).
    */
   readonly code: string;
   /** True if a retry may succeed. */
