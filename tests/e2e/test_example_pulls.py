@@ -1,4 +1,4 @@
-"""The examples that pull: a script with curl and jq, and a cloud function."""
+"""The examples that pull: a script with curl and jq, a PHP script, and a cloud function."""
 
 from __future__ import annotations
 
@@ -45,6 +45,33 @@ async def test_curl_runs_a_command_for_each_message(gateway: RunningGateway, top
     status, output = await shell
 
     assert (0, ["one", '{"two": "2"}', "größe"]) == (status, output.splitlines())
+
+
+@pytest.mark.skipif(not shutil.which("php"), reason="needs php")
+async def test_a_php_script_works_on_batches(gateway: RunningGateway, topic: str) -> None:
+    """A message that fails is delivered again, until it is finished; then nothing is left."""
+    await filled(gateway, topic, *(json.dumps({"order": each}).encode() for each in range(60)))
+    await gateway.publish(topic, b"no JSON")
+    script = str(EXAMPLES / "pull_worker.php")
+    worker = asyncio.create_task(run("php", script, gateway.url, topic, "c"))
+    assert (0, 0, 1) == await gateway.counts_become(topic, "c", (0, 0, 1))
+    (
+        await gateway.http.post("/channel/empty", params={"topic": topic, "channel": "c"})
+    ).raise_for_status()
+    # Nothing else comes: it ends after its wait of 20 s.
+    status, output = await worker
+
+    assert 0 == status, output
+    assert {f"order {each}" for each in range(60)} <= set(output.splitlines())
+    assert "attempt 1: Syntax error" in output
+
+
+@pytest.mark.skipif(not shutil.which("php"), reason="needs php")
+async def test_a_php_script_tells_what_the_gateway_says(gateway: RunningGateway) -> None:
+    status, output = await run("php", str(EXAMPLES / "pull_worker.php"), gateway.url, "a b", "c")
+
+    assert 255 == status
+    assert "topic" in output
 
 
 async def test_a_function_works_on_what_waits(gateway: RunningGateway, topic: str) -> None:
