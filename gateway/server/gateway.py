@@ -76,7 +76,7 @@ from gateway.web.subscribe.endpoint import SubscribeEndpoint, SubscribeOptions
 from gateway.web.subscribe.publishing import SocketPublishing
 from gateway.web.subscribe.pull import LeaseIssuer, PullLimits
 from gateway.web.subscribe.pull_http import PullRoutes, StreamRoute
-from gateway.web.tracing import PublishSpans, UpgradeSpans
+from gateway.web.tracing import PublishSpans, RequestSpans
 from gateway.web.websocket.protocol import WebSocketServerState
 from gateway.web.whoami import whoami_router
 
@@ -374,7 +374,9 @@ class GatewayServer:
     ) -> AppContext:
         settings = self._settings
         assert self._acks is not None  # noqa: S101 - the caller has set it
-        routes = PullRoutes(subscribe.pulls, self._acks, callers.access, limits)
+        tracing = self._process.tracing
+        spans = None if tracing is None else RequestSpans(tracing)
+        routes = PullRoutes(subscribe.pulls, self._acks, callers.access, limits, spans)
         files = static_files_router(console=settings.console)
         return AppContext(
             origins=callers.origins,
@@ -383,7 +385,7 @@ class GatewayServer:
             static_dir=None if settings.static_dir is None else StaticDir(settings.static_dir),
             refuse_upgrade=subscribe.refuse,
             direct={("POST", "/pull"): routes.pull, ("POST", "/ack"): routes.ack},
-            stream=StreamRoute(subscribe),
+            stream=StreamRoute(subscribe, spans),
         )
 
     def _admin_parts(
@@ -433,7 +435,7 @@ class GatewayServer:
                 ping_interval_s=settings.ping_interval_s,
                 ping_timeout_s=settings.ping_timeout_s,
                 incomplete=handler.producer,
-                spans=None if tracing is None else UpgradeSpans(tracing),
+                spans=None if tracing is None else RequestSpans(tracing),
             ),
         )
 

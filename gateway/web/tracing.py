@@ -1,5 +1,5 @@
 """
-OpenTelemetry spans of publishes, upgrades and deliveries.
+OpenTelemetry spans of publishes, upgrades, pulls and deliveries.
 
 NSQ messages have no headers. A message belongs to a trace if its body is a JSON object with a
 member ``traceparent``, as in CloudEvents' distributed tracing extension.
@@ -87,7 +87,7 @@ class PublishSpan:
 
     def end(self, status: int | None, error: BaseException | None = None) -> None:
         """End both spans with the response's *status*, None if none could be sent; idempotent."""
-        what = None if error is None else _error_type(error)
+        what = None if error is None else error_type(error)
         self._end({} if status is None else {"http.response.status_code": status}, what)
 
     def abort(self) -> None:
@@ -103,7 +103,7 @@ class PublishSpan:
         request.end(attributes, error=error)
 
 
-def _error_type(error: BaseException) -> str:
+def error_type(error: BaseException) -> str:
     """Return the class of *error*, since its text may quote the client's input."""
     return type(error).__name__ if isinstance(error, GatewayError) else "internal"
 
@@ -111,8 +111,8 @@ def _error_type(error: BaseException) -> str:
 _TRACEPARENT = b"traceparent"
 
 
-class UpgradeSpans:
-    """Starts a span for each sampled WebSocket upgrade."""
+class RequestSpans:
+    """Starts a span for each sampled upgrade, event stream, pull and ack."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
@@ -120,7 +120,7 @@ class UpgradeSpans:
     def begin(
         self, method: str, route: str, headers: Iterable[tuple[bytes, bytes]], began_at: float
     ) -> Span | None:
-        """Start the span of an upgrade begun at *began_at*, by `clock`; None if not sampled."""
+        """Start the span of a request begun at *began_at*, by `clock`; None if not sampled."""
         traceparent = single_traceparent([value for name, value in headers if name == _TRACEPARENT])
         parent = None if traceparent is None else read_traceparent(traceparent)
         if not self._tracing.should_trace(parent):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 
@@ -69,6 +70,46 @@ async def test_a_trace_goes_from_the_publish_to_the_answer_of_the_consumer() -> 
         process.attributes["nsq.message.attempts"],
     )
     assert "nsq-gateway" == receiver.resource["service.name"]
+
+
+async def test_pulls_acks_and_event_streams_have_spans() -> None:
+    """And what is pulled has the span of a delivery, which ends with the ack of its lease."""
+    body = json.dumps({"traceparent": SAMPLED, "order": 17}).encode()
+    headers = {"traceparent": SAMPLED}
+    names = {"topic": "orders", "channel": "shipping"}
+    async with traced(*FOLLOWS_ONLY) as (gateway, receiver):
+        await publish(gateway, "orders", body)
+        query = {**names, "wait_ms": "5000"}
+        pulled = await gateway.http.post("/pull", params=query, headers=headers)
+        [message] = pulled.json()["messages"]
+        await gateway.http.post("/ack", json={"fin": [message["lease"]]}, headers=headers)
+        await gateway.http.post("/ack", content=b"?", headers=headers)
+        streaming = {**headers, "Accept": "text/event-stream"}
+        async with gateway.http.stream("GET", "/sub", params=names, headers=streaming) as stream:
+            spans = [
+                await receiver.received(partial(is_response, name, status))
+                for name, status in (
+                    ("POST /pull", 200),
+                    ("POST /ack", 200),
+                    ("POST /ack", 400),
+                    ("GET /sub", 200),
+                )
+            ]
+        process = await receiver.received(lambda span: span.name == "process orders")
+
+    assert 200 == stream.status_code
+    assert {(TRACE, CALLER, "server")} == {
+        (each.trace_id, each.parent_id, each.kind) for each in spans
+    }
+    assert "InvalidRequest" == spans[2].attributes["error.type"]
+    assert ("FIN", "shipping") == (
+        process.attributes["nsq.outcome"],
+        process.attributes["messaging.destination.subscription.name"],
+    )
+
+
+def is_response(name: str, status: int, span: Received) -> bool:
+    return (name, status) == (span.name, span.attributes.get("http.response.status_code"))
 
 
 async def test_the_span_of_a_refused_publish_has_the_error() -> None:

@@ -6,8 +6,10 @@ They are called in front of FastAPI: a pull may wait for half a minute, and cost
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -16,11 +18,11 @@ from gateway.errors import GatewayError, LimitReached
 from gateway.protocol.frames import Message
 from gateway.protocol.wire import Limits
 from gateway.session.pulls import LeasedMessage
-from gateway.telemetry import get_logger
+from gateway.telemetry import Attributes, Span, get_logger
 from gateway.web.auth import AccessPolicy, Principal, authorization_values, bearer_secret
 from gateway.web.errors import DRAINING, problem_response, render_problem
 from gateway.web.http.app_request import CONNECTION, AppRequest
-from gateway.web.metrics import count_refused_socket
+from gateway.web.metrics import clock, count_refused_socket
 from gateway.web.origins import check_get_without_origin
 from gateway.web.responses import HttpResponse, json_response, read_body, send_response
 from gateway.web.subscribe.acks import LeaseAcks, read_ack
@@ -29,6 +31,7 @@ from gateway.web.subscribe.event_stream import EventStream, Keepalive
 from gateway.web.subscribe.pull import PullAnswer, Pulls
 from gateway.web.subscribe.request import parse_pull_request
 from gateway.web.subscribe.socket import SubscriberSocket
+from gateway.web.tracing import RequestSpans, error_type
 from gateway.web.websocket.handshake import read_plain_request
 
 logger = get_logger()
@@ -74,8 +77,9 @@ def _pulled(message: Message, leased: LeasedMessage, lease: str) -> _PulledOut:
 class StreamRoute:
     """GET /sub with ``Accept: text/event-stream``; the call ends when the stream has begun."""
 
-    def __init__(self, endpoint: SubscribeEndpoint) -> None:
+    def __init__(self, endpoint: SubscribeEndpoint, spans: RequestSpans | None = None) -> None:
         self._endpoint = endpoint
+        self._spans = spans
         self._keepalive = Keepalive()
 
     @staticmethod
@@ -91,13 +95,22 @@ class StreamRoute:
         connection: AppRequest = scope["state"][CONNECTION]
         upgrade = replace(read_plain_request(scope), subprotocols=(), has_commands=False)
         endpoint = self._endpoint
+        span = _begin_span(self._spans, scope)
+        if span is not None:
+            upgrade = replace(upgrade, trace_id=span.trace_id)
         try:
             check_get_without_origin(upgrade.headers)
             accepted = await endpoint.accept(upgrade)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             count_refused_socket(error)
-            await send_response(send, endpoint.refusal(error, request_id))
+            response = endpoint.refusal(error, request_id)
+            _end_span(span, (response[0], error))
+            await send_response(send, response)
             return
+        except BaseException:
+            _end_span(span, _LOST)
+            raise
+        _end_span(span, (200, None), accepted.attributes)
         socket = accepted.handler
         assert isinstance(socket, SubscriberSocket)  # noqa: S101 - `accept` makes no other
         stream = EventStream(connection, socket, self._keepalive)
@@ -108,6 +121,30 @@ class StreamRoute:
         if connection.has_left():
             stream.on_abandon()
         connection.detach()
+
+
+_Outcome: TypeAlias = tuple[int | None, BaseException | None]
+"""The status of the response, None if the client left before it; and why the request failed."""
+_LOST: _Outcome = None, None
+
+
+def _begin_span(spans: RequestSpans | None, scope: Scope) -> Span | None:
+    if spans is None:
+        return None
+    return spans.begin(scope["method"], scope["path"], scope["headers"], clock())
+
+
+def _end_span(
+    span: Span | None, outcome: _Outcome, attributes: Attributes = MappingProxyType({})
+) -> None:
+    if span is None:
+        return
+    status, error = outcome
+    if status is None:
+        span.end(attributes, error="lost")
+        return
+    failure = None if error is None else error_type(error)
+    span.end({**attributes, "http.response.status_code": status}, error=failure)
 
 
 _STREAM_HEADERS = [
@@ -125,21 +162,38 @@ class PullRoutes(NamedTuple):
     acks: LeaseAcks
     access: AccessPolicy
     limits: Limits
+    spans: RequestSpans | None = None
 
     async def pull(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to POST /pull."""
         del receive
+        await self._trace(scope, self._respond_to_pull(scope, send))
+
+    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to POST /ack."""
+        await self._trace(scope, self._respond_to_ack(scope, receive, send))
+
+    async def _trace(self, scope: Scope, responding: Coroutine[object, object, _Outcome]) -> None:
+        span = _begin_span(self.spans, scope)
+        outcome = _LOST
+        try:
+            outcome = await responding
+        finally:
+            _end_span(span, outcome)
+
+    async def _respond_to_pull(self, scope: Scope, send: Send) -> _Outcome:
         request_id: str = scope["state"]["request_id"]
         client: AppRequest = scope["state"][CONNECTION]
         try:
             answer = await self._pull(scope, client)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
-            await send_response(send, self._problem(error, request_id))
-            return
+            return await self._send_problem(error, request_id, send)
         if answer.messages or not client.disconnected:
             await send_response(send, json_response(_encode(_response(answer)), request_id))
         if not client.response_complete:
             answer.hand_back()
+            return _LOST
+        return 200, None
 
     async def _pull(self, scope: Scope, client: AppRequest) -> PullAnswer:
         if self.pulls.is_draining:
@@ -154,8 +208,7 @@ class PullRoutes(NamedTuple):
     def _principal(self, scope: Scope) -> Principal:
         return self.access.identify(bearer_secret(authorization_values(scope["headers"])))
 
-    async def ack(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to POST /ack."""
+    async def _respond_to_ack(self, scope: Scope, receive: Receive, send: Send) -> _Outcome:
         request_id: str = scope["state"]["request_id"]
         try:
             principal = self._principal(scope)
@@ -167,8 +220,14 @@ class PullRoutes(NamedTuple):
             )
             response = json_response(_encode(await self.acks.answer(ack, principal)), request_id)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
-            response = self._problem(error, request_id)
+            return await self._send_problem(error, request_id, send)
         await send_response(send, response)
+        return 200, None
+
+    async def _send_problem(self, error: Exception, request_id: str, send: Send) -> _Outcome:
+        response = self._problem(error, request_id)
+        await send_response(send, response)
+        return response[0], error
 
     def _problem(self, error: Exception, request_id: str) -> HttpResponse:
         if not isinstance(error, GatewayError):

@@ -44,7 +44,7 @@ from gateway.web.lingering_close import (
 )
 from gateway.web.loop_budget import frame_budget_of, frame_cost
 from gateway.web.responses import HttpResponse
-from gateway.web.tracing import UpgradeSpans
+from gateway.web.tracing import RequestSpans
 from gateway.web.websocket.frames import (
     PONG,
     SHORT_BYTES,
@@ -217,7 +217,7 @@ class WebSocketServerState:
         ping_interval_s: float | None,
         ping_timeout_s: float | None,
         incomplete: IncompleteMessages | None = None,
-        spans: UpgradeSpans | None = None,
+        spans: RequestSpans | None = None,
     ) -> None:
         self.upgrade_handler = upgrade_handler
         self.incomplete = incomplete

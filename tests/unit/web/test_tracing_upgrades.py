@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.telemetry import REGISTRY
-from gateway.web.tracing import UpgradeSpans
+from gateway.web.tracing import RequestSpans
 from tests.support.gateways.recorded_spans import RecordedSpans, broken_tracing
 from tests.support.manual_clock import until
 from tests.support.websocket.echo_handler import EchoUpgradeHandler, echo_server
@@ -17,7 +17,7 @@ async def test_a_client_that_goes_before_its_answer_ends_the_trace(way: str) -> 
     recorded, gate = RecordedSpans(ratio=1.0), EchoUpgradeHandler()
     gate.open.clear()
     async with (
-        echo_server(gate, spans=UpgradeSpans(recorded.tracing)) as address,
+        echo_server(gate, spans=RequestSpans(recorded.tracing)) as address,
         raw_socket(address) as raw,
     ):
         await raw.send(handshake("gateway", "/sub"))
@@ -45,7 +45,7 @@ async def test_a_request_is_counted_and_traced_by_its_method(
     before = REGISTRY.get_sample_value(name, labels) or 0.0
     request = handshake("gateway", "/sub").replace(b"GET", method.encode(), 1)
     async with (
-        echo_server(spans=UpgradeSpans(recorded.tracing)) as address,
+        echo_server(spans=RequestSpans(recorded.tracing)) as address,
         raw_socket(address) as raw,
     ):
         await raw.send(request)
@@ -60,7 +60,7 @@ async def test_a_request_is_counted_and_traced_by_its_method(
 
 async def test_a_trace_that_cannot_begin_lets_everybody_in() -> None:
     async with (
-        echo_server(spans=UpgradeSpans(broken_tracing())) as address,
+        echo_server(spans=RequestSpans(broken_tracing())) as address,
         raw_socket(address) as raw,
     ):
         await raw.send(handshake("gateway", "/sub"))
