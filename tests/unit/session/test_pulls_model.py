@@ -96,8 +96,8 @@ class Leases(RuleBasedStateMachine):
         self.session.on_source_opened(self.source, ANSWER)
 
     def deliver(self) -> None:
-        """Send what RDY allows, in batches of up to three."""
-        while self.queue and len(self.flights) < self.obeyed:
+        """Send what RDY allows, in batches of up to three; under an old RDY, only for a while."""
+        for _ in range(self.obeyed):
             batch: list[Message] = []
             while self.queue and len(self.flights) < self.obeyed and len(batch) < 3:
                 message = self.queue.popleft()
@@ -106,6 +106,8 @@ class Leases(RuleBasedStateMachine):
                     self.source, self.now + TIMEOUT_S, self.now + MAX_TIMEOUT_S
                 )
                 batch.append(sent)
+            if not batch:
+                return
             if self.is_reading:
                 self.read(batch)
             else:
