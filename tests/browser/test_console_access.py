@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), IN_CHROMIUM]
 ADMIN_SECRET = "s3cret-of-the-administrator"
 # What a browser writes when a request or a socket is refused; no page can keep it from that.
 REFUSED = r"status of 40[13]"
-UNREACHABLE = r"WebSocket connection to|ERR_|status of 503"
+UNREACHABLE = r"WebSocket connection to|ERR_|status of (426|503)"
+"""The module asks why a socket did not open: a gateway that is back by then answers 426."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
