@@ -23,7 +23,7 @@ _BATCHES = (1, 200, 500)
 _FAR_BEHIND = 5_000
 """Maximum number of unfinished messages; publishers pause above it."""
 _PAUSE_S = 0.7
-_PERIOD_S = 20.0
+_PERIOD_S = 120.0
 _RUNS_DRY_WITHIN_S = 120.0
 
 Fault: TypeAlias = Callable[["_Run"], Awaitable[None]]
