@@ -19,6 +19,7 @@ from tests.support.history import run as history_run
 from tests.support.history.check import violations
 from tests.support.history.events import MessageSent, PublishAcknowledged, Record
 from tests.support.history.run import Fault, record_history
+from tests.support.history.stories import write_history
 from tests.support.history.system import MSG_TIMEOUT_S
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.toxiproxy]
@@ -55,8 +56,7 @@ async def test_nothing_is_lost_and_duplicates_have_a_cause_when(
     if kind == "nsqd" and is_older_nsqd and fault is history_run.the_broker_is_killed:
         pytest.skip(LOSES_MESSAGES_WHEN_KILLED)
     records = await record_history(kind, fault.__name__, faults=[fault])
-    written = tmp_path / "history.txt"
-    written.write_text("".join(f"{record.at_s:.3f} {record.event}\n" for record in records))
+    written = write_history(records, tmp_path)
 
     print(f"{fault.__name__}: {account(records)}; all of it: {written}")  # noqa: T201 - counted
     assert [] == [str(each) for each in violations(records, msg_timeout_s=MSG_TIMEOUT_S)]

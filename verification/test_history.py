@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -27,7 +26,6 @@ from tests.support.history.events import (
     BrokerEnded,
     CloseWaitReceived,
     ConnectionClosed,
-    Event,
     FinalCounts,
     GatewayEnded,
     LinkBroken,
@@ -40,6 +38,7 @@ from tests.support.history.events import (
     SocketClosed,
 )
 from tests.support.history.run import record_history
+from tests.support.history.stories import Story, told, write_history
 from tests.support.history.system import MSG_TIMEOUT_S
 
 SEEDS = os.environ.get("NSQ_GATEWAY_HISTORY_SEEDS", "alder,birch").split(",")
@@ -58,17 +57,13 @@ def summary(records: Sequence[Record]) -> str:
 async def test_a_history_holds_no_violation(kind: str, seed: str, tmp_path: Path) -> None:
     """Acknowledged messages are finished by clients, and each duplicate has a cause."""
     records = await record_history(kind, seed, rounds=ROUNDS)
-    written = tmp_path / "history.txt"
-    written.write_text("".join(f"{record.at_s:.3f} {record.event}\n" for record in records))
+    written = write_history(records, tmp_path)
 
     print(f"seed {seed}: {summary(records)}; all of it: {written}")  # noqa: T201 - how hard it was
     assert [] == [str(each) for each in violations(records, msg_timeout_s=MSG_TIMEOUT_S)]
 
 
 # The checker: what is planted is found, and nothing else is
-
-Story: TypeAlias = list[Event | float]
-"""Events a hundredth of a second apart; a number is a pause, in seconds."""
 
 M = "0123456789abcdef"
 A, B = f"{M}-1", f"{M}-2"
@@ -92,19 +87,6 @@ FIN_B: Story = [
 REQ_A: Story = [AckAttempted(7, "REQ", (A,)), AckForwarded(1, "REQ", M)]
 LATE: Story = [MSG_TIMEOUT_S]
 DEAD, GONE = BrokerEnded(frozenset({"m"})), BrokerEnded(frozenset())
-
-
-def told(story: Story) -> list[Record]:
-    """Return the records of *story*."""
-    records: list[Record] = []
-    now_s = 100.0
-    for each in story:
-        if isinstance(each, float):
-            now_s += each
-            continue
-        now_s += 0.01
-        records.append(Record(now_s, each))
-    return records
 
 
 SOUND: dict[str, Story] = {

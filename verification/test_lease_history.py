@@ -21,7 +21,6 @@ from tests.support.history.events import (
     AckRefused,
     AckResponse,
     ConnectionClosed,
-    Event,
     FinalCounts,
     MessageDelivered,
     MessageSent,
@@ -32,6 +31,7 @@ from tests.support.history.events import (
 )
 from tests.support.history.index import HistoryIndex
 from tests.support.history.pull_run import record_pulls, record_starts_and_stops
+from tests.support.history.stories import Story, told, write_history
 from tests.support.history.system import MSG_TIMEOUT_S
 
 SEEDS = os.environ.get("NSQ_GATEWAY_LEASE_SEEDS", "alder").split(",")
@@ -63,8 +63,7 @@ async def test_nothing_is_lost_and_duplicates_have_a_cause(
     if kind == "nsqd" and is_older_nsqd:
         pytest.skip(LOSES_MESSAGES_WHEN_KILLED)
     records = await record_pulls(kind, seed, messages=MESSAGES)
-    written = tmp_path / "history.txt"
-    written.write_text("".join(f"{record.at_s:.3f} {record.event}\n" for record in records))
+    written = write_history(records, tmp_path)
 
     print(f"seed {seed}: {summary(records)}; all of it: {written}")  # noqa: T201 - how hard it was
     assert [] == [str(each) for each in lease_violations(records, msg_timeout_s=MSG_TIMEOUT_S)]
@@ -85,9 +84,6 @@ async def test_attempts_rise_for_few_messages_when_pulls_start_and_stop(kind: st
 
 
 # The checker: what is planted is found, and nothing else is
-
-Story = list[Event | float]
-"""Events a hundredth of a second apart; a number is a pause, in seconds."""
 
 M = "0123456789abcdef"
 A, B = f"{M}-1", f"{M}-2"
@@ -112,19 +108,6 @@ LOST: Story = [
     OwnerMissed(7, A, "LEASE_LOST", 0.005),
     AckResponse(7, "FIN", "r", (A,)),
 ]
-
-
-def told(story: Story) -> list[Record]:
-    """Return the records of *story*."""
-    records: list[Record] = []
-    now_s = 100.0
-    for each in story:
-        if isinstance(each, float):
-            now_s += each
-            continue
-        now_s += 0.01
-        records.append(Record(now_s, each))
-    return records
 
 
 SOUND: dict[str, Story] = {

@@ -75,7 +75,8 @@ class PullOptions:
     """
     Time without an arrival after which a pull is answered, though it has room for more.
 
-    nsqd sends what RDY allows in several writes. What arrives behind the answer is for nobody.
+    nsqd sends what RDY allows in several writes. What arrives after the answer waits for the next
+    pull, or goes back.
     """
     linger_s: float = 0.5
     """Time for which a message that came too late for its pull waits for the next one."""
@@ -89,7 +90,7 @@ class Pull(msgspec.Struct, eq=False):
     lease_s: float
     """Length of its leases; 0: the message timeout of nsqd."""
     deadline: float
-    """When it is answered without messages."""
+    """When it is answered with what has arrived, or without messages."""
     is_waiting: bool = False
 
 
@@ -102,7 +103,7 @@ class LeasedMessage(NamedTuple):
 
 
 class AnswerPull(msgspec.Struct, gc=False):
-    """Answer *pull* with *messages*, none if its time has passed."""
+    """Answer *pull* with *messages*; none if its time has passed and nothing has arrived."""
 
     pull: Pull
     messages: list[LeasedMessage]

@@ -45,10 +45,10 @@ class AppRequest(RequestResponseCycle):
 
     def detach(self) -> None:
         """
-        Let the response go on when the application returns, which it must do without an await.
+        Keep the response open when the application returns; until then it must await nothing.
 
-        From then on, the response consists of `write_chunk`, and `end_response` ends it. The task
-        and the scope of the request are released: an event stream may be idle for days.
+        `write_chunk` then adds to the response, and `end_response` ends it. The task and the scope
+        of the request are released, because an event stream may be idle for days.
         """
         self.is_detached = True
         # For uvicorn, which otherwise closes the connection of an application that returns.
@@ -122,7 +122,7 @@ class AppRequest(RequestResponseCycle):
             self.transport.write(data)
 
     def end_response(self) -> None:
-        """End a response that was detached; does nothing if the connection is lost."""
+        """End a detached response; does nothing if it has ended or the connection is lost."""
         if self.disconnected or self.response_complete:
             return
         if self.chunked_encoding:

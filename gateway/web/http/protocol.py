@@ -29,13 +29,7 @@ from gateway.protocol.http_api import OK
 from gateway.telemetry import OTHER, get_logger
 from gateway.web.errors import problem_response
 from gateway.web.http.app_request import AppRequest, http_scope
-from gateway.web.http.head import (
-    EMPTY_LINES,
-    HEAD_END,
-    ChunkedBody,
-    HeadReader,
-    decode_target,
-)
+from gateway.web.http.head import EMPTY_LINES, HEAD_END, ChunkedBody, HeadReader, decode_target
 from gateway.web.http.publish import (
     MPUB,
     OK_HEADERS,

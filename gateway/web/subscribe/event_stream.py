@@ -61,6 +61,7 @@ class EventStream:
         self.has_ended = False
         """True once nothing more is sent."""
         self.on_ended: Callable[[], None] | None = None
+        """Called once, when nothing more is sent."""
         self._connection = connection
         self._handler = handler
         self._keepalive = keepalive

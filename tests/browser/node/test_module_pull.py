@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.browser.module_client import ModuleClient, module_client
-from tests.support.gateways.access_file import access_file, api_key, grant, key_of
-from tests.support.gateways.gateway import RunningGateway, gateway_alone
+from tests.support.gateways.access_file import gateway_for_alice, key_of
+from tests.support.gateways.gateway import RunningGateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.node]
 
@@ -324,12 +324,7 @@ async def test_an_ack_without_an_answer_has_an_unknown_outcome(
 
 async def test_a_secret_is_sent_with_pulls_and_acks(topic: str, tmp_path: Path) -> None:
     """A function is called for each request, so that an ack has a valid one."""
-    alice = api_key("alice", key_of("alice"), grant(".*", "publish"), grant(".*", "subscribe"))
-    async with (
-        gateway_alone(f"--access-file={access_file(tmp_path, alice)}") as gateway,
-        module_client(gateway.url) as client,
-    ):
-        gateway.http.headers["Authorization"] = f"Bearer {key_of('alice')}"
+    async with gateway_for_alice(tmp_path) as gateway, module_client(gateway.url) as client:
         await gateway.publish(topic, b"x")
         seen = await client.run(
             """

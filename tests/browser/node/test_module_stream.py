@@ -15,8 +15,7 @@ from tests.support.browser.module_client import ModuleClient, module_client
 from tests.support.gateways.access_file import (
     TokenIssuer,
     access_file,
-    api_key,
-    grant,
+    gateway_for_alice,
     grant_claim,
     key_of,
 )
@@ -361,12 +360,7 @@ async def test_a_stream_cannot_publish(client: ModuleClient, topic: str) -> None
 
 async def test_a_secret_is_in_the_request(topic: str, tmp_path: Path) -> None:
     """One that is refused ends the subscription; answers have it, too."""
-    alice = api_key("alice", key_of("alice"), grant(".*", "publish"), grant(".*", "subscribe"))
-    async with (
-        gateway_alone(f"--access-file={access_file(tmp_path, alice)}") as gateway,
-        module_client(gateway.url) as client,
-    ):
-        gateway.http.headers["Authorization"] = f"Bearer {key_of('alice')}"
+    async with gateway_for_alice(tmp_path) as gateway, module_client(gateway.url) as client:
         await gateway.publish(topic, b"x")
         seen = await client.run(
             """

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.support.gateways.gateway import RunningGateway, gateway_alone
 
 
 def grant(topic: str, *permissions: str, channels: Sequence[str] = (".*",)) -> str:
@@ -133,3 +136,12 @@ def write_access_file(path: Path, keys: Mapping[str, Sequence[KeyGrant]]) -> Pat
     ]
     path.write_text("\n\n".join(entries))
     return path
+
+
+@asynccontextmanager
+async def gateway_for_alice(folder: Path) -> AsyncIterator[RunningGateway]:
+    """Run a gateway at which only the API key of Alice may publish and subscribe, and use it."""
+    alice = api_key("alice", key_of("alice"), grant(".*", "publish"), grant(".*", "subscribe"))
+    async with gateway_alone(f"--access-file={access_file(folder, alice)}") as gateway:
+        gateway.http.headers["Authorization"] = f"Bearer {key_of('alice')}"
+        yield gateway

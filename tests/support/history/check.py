@@ -113,27 +113,37 @@ def _publishes_are_kept(reading: HistoryIndex) -> Iterator[Violation]:
             yield Violation(Kind.NEVER_FINISHED, body)
 
 
-def _nothing_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
+_MayBeOurs = Callable[[HistoryIndex, Sending, str, float], bool]
+"""Whether a verb, sent to the broker for a sending at a time, may be the gateway's own."""
+
+
+def _said_unasked(reading: HistoryIndex, may_be_ours: _MayBeOurs) -> Iterator[Violation]:
     for stray in reading.strays:
         yield Violation(Kind.UNASKED, str(stray))
     for sending in reading.sendings:
         for at_s, verb in sending.passed:
             asked = any(asked_s <= at_s for asked_s in reading.asks(sending, verb))
-            if not asked and not (verb == "REQ" and _is_handed_back(reading, sending, at_s)):
+            if not asked and not may_be_ours(reading, sending, verb, at_s):
                 yield Violation(Kind.UNASKED, f"{verb} at {at_s:.3f}: {sending}")
+
+
+def _nothing_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
+    return _said_unasked(reading, _is_of_a_socket_that_ends)
+
+
+def _is_of_a_socket_that_ends(
+    reading: HistoryIndex, sending: Sending, verb: str, at_s: float
+) -> bool:
+    return verb == "REQ" and _is_handed_back(reading, sending, at_s)
 
 
 def _nothing_of_a_lease_is_said_unasked(reading: HistoryIndex) -> Iterator[Violation]:
-    """FIN by clients alone; REQ by the gateway at the end of a lease or of its connection."""
-    for stray in reading.strays:
-        yield Violation(Kind.UNASKED, str(stray))
-    for sending in reading.sendings:
-        for at_s, verb in sending.passed:
-            asked = any(asked_s <= at_s for asked_s in reading.asks(sending, verb))
-            if not asked and (
-                verb == "FIN" or (verb == "REQ" and _is_leased(reading, sending, at_s))
-            ):
-                yield Violation(Kind.UNASKED, f"{verb} at {at_s:.3f}: {sending}")
+    return _said_unasked(reading, _is_of_a_lease)
+
+
+def _is_of_a_lease(reading: HistoryIndex, sending: Sending, verb: str, at_s: float) -> bool:
+    """Return whether it may be a TOUCH, or a REQ when the lease or its connection ends."""
+    return verb == "TOUCH" or (verb == "REQ" and not _is_leased(reading, sending, at_s))
 
 
 def _is_leased(reading: HistoryIndex, sending: Sending, at_s: float) -> bool:

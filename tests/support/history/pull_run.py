@@ -1,4 +1,4 @@
-"""A history of pulls: replicas, the broker and clients are killed in an order of a seed's."""
+"""A history of pulls: replicas, the broker and clients are killed in an order drawn from a seed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
 from tests.support.history.clients import Publisher, UniqueIds
-from tests.support.history.events import History, PublishAcknowledged, Record
+from tests.support.history.events import History, Record
 from tests.support.history.pull_clients import PullClient
 from tests.support.history.replicas import ReplicaSystem, replica_system
 from tests.support.history.run import Backlog
@@ -23,7 +24,9 @@ _BATCHES = (1, 200, 500)
 _FAR_BEHIND = 5_000
 """Maximum number of unfinished messages; publishers pause above it."""
 _PAUSE_S = 0.7
+"""Longer than what comes too late waits for the next pull (500 ms)."""
 _PERIOD_S = 120.0
+"""Maximum time for the messages between two pauses."""
 _RUNS_DRY_WITHIN_S = 120.0
 
 Fault: TypeAlias = Callable[["_Run"], Awaitable[None]]
@@ -70,23 +73,6 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-class _Published:
-    """Count acknowledged messages; each record is read once."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._read = 0
-        self.count = 0
-
-    def has_reached(self, count: int) -> bool:
-        """Return whether *count* messages are acknowledged."""
-        for record in self._history.records[self._read :]:
-            if isinstance(record.event, PublishAcknowledged):
-                self.count += len(record.event.bodies)
-        self._read = len(self._history.records)
-        return self.count >= count
-
-
 async def record_pulls(
     kind: str, seed: str, *, messages: int, faults: Sequence[Fault] = FAULTS, each: int = 2_500
 ) -> list[Record]:
@@ -98,7 +84,7 @@ async def record_pulls(
     chance = Random(seed)
     history = History(time.monotonic)
     names = UniqueIds()
-    published = _Published(history)
+    backlog = Backlog(history, _FAR_BEHIND)
     async with replica_system(kind, history) as place:
         clients = [
             PullClient(history, names, Random(f"{seed} client {number}"), url=place.url)
@@ -113,19 +99,18 @@ async def record_pulls(
                 publisher = Publisher(
                     history, names, Random(f"{seed} publisher {number}"), _BATCHES
                 )
-                room = Backlog(history, _FAR_BEHIND)
                 publishing.append(
                     group.create_task(
                         publisher.live(
                             place.url,
-                            until=lambda: published.has_reached(messages),
-                            has_room=room.has_room,
+                            until=partial(backlog.has_acknowledged, messages),
+                            has_room=backlog.has_room,
                         )
                     )
                 )
             left: list[Fault] = []
             for number in range(each, messages, each):
-                while not published.has_reached(number):
+                while not backlog.has_acknowledged(number):
                     await history.grows(each, within_s=1.0)
                 left = left or chance.sample(faults, len(faults))
                 await left.pop()(run)
@@ -148,13 +133,14 @@ async def record_starts_and_stops(
     chance = Random(seed)
     history = History(time.monotonic)
     names = UniqueIds()
-    published = _Published(history)
+    backlog = Backlog(history, _FAR_BEHIND)
     async with replica_system(kind, history) as place:
         publisher = Publisher(history, names, Random(f"{seed} publisher"), (1, 20))
-        has_room = Backlog(history, _FAR_BEHIND).has_room
         publishing = asyncio.create_task(
             publisher.live(
-                place.url, until=lambda: published.has_reached(messages), has_room=has_room
+                place.url,
+                until=lambda: backlog.has_acknowledged(messages),
+                has_room=backlog.has_room,
             )
         )
         while not publishing.done():
@@ -169,7 +155,6 @@ async def record_starts_and_stops(
                 # Each message is sent, delivered, finished and passed on, and the ack answered.
                 await history.grows(5 * each, within_s=_PERIOD_S)
                 is_over.set()
-            # Longer than what comes too late waits for the next pull.
             await history.grows(messages, within_s=_PAUSE_S)
         await publishing
         await _run_dry(place, names)

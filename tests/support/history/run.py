@@ -223,26 +223,35 @@ async def _break_everything(place: HistorySystem, chance: Random, faults: Sequen
 
 
 class Backlog:
-    """Count messages acknowledged and not finished; each record is read once."""
+    """Count messages acknowledged, and those not finished; each record is read once."""
 
     def __init__(self, history: History, limit: int = _FAR_BEHIND) -> None:
         self._history = history
         self._limit = limit
         self._read = 0
-        self._count = 0
+        self._acknowledged = 0
+        self._finished = 0
 
     def has_room(self) -> bool:
         """Return whether more messages may be published."""
+        self._read_on()
+        return self._acknowledged - self._finished < self._limit
+
+    def has_acknowledged(self, count: int) -> bool:
+        """Return whether *count* messages are acknowledged."""
+        self._read_on()
+        return self._acknowledged >= count
+
+    def _read_on(self) -> None:
         for record in self._history.records[self._read :]:
             match record.event:
                 case PublishAcknowledged(bodies):
-                    self._count += len(bodies)
+                    self._acknowledged += len(bodies)
                 case AckForwarded(verb="FIN"):
-                    self._count -= 1
+                    self._finished += 1
                 case _:
                     pass
         self._read = len(self._history.records)
-        return self._count < self._limit
 
 
 async def _run_dry(place: HistorySystem, names: UniqueIds) -> None:
