@@ -90,12 +90,16 @@ class InputStream:
                 select.select([self._descriptor], [], [])
 
 
+_PIECE_BYTES = 65_536
+
+
 class OutputStream:
     """Writes lines to a file descriptor, unbuffered."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._calls = BlockingCalls("write")
+        self._is_stopping = threading.Event()
         # A thread of its own: this call may block for ever, and a write must not wait for it.
         self.reader_gone = BlockingCalls("watch the reader").submit(
             partial(_wait_for_reader_gone, descriptor)
@@ -107,27 +111,33 @@ class OutputStream:
         Write *lines*, which end with newlines.
 
         The future gets the number of lines that were written completely, and the error that stopped
-        the write (None if all were written).
+        the write (None if all were written, or after `stop`).
         """
-        return self._calls.submit(partial(_write_all, self._descriptor, lines))
+        return self._calls.submit(partial(self._write, lines))
 
+    def stop(self) -> None:
+        """Let the write in progress end with the line that is being written."""
+        self._is_stopping.set()
 
-def _write_all(descriptor: int, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
-    remaining = memoryview(b"".join(lines))
-    size_bytes = len(remaining)
-    try:
-        while remaining:
-            try:
-                remaining = remaining[os.write(descriptor, remaining) :]
-            except BlockingIOError:
-                # As in `InputStream`: another process has set O_NONBLOCK.
-                select.select([], [descriptor], [])
-    except OSError as error:
-        written_bytes = size_bytes - len(remaining)
+    def _write(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+        data = memoryview(b"".join(lines))
+        ends = [0, *accumulate(map(len, lines))]
+        written_bytes, end_bytes, failure = 0, len(data), None
+        try:
+            while written_bytes < end_bytes:
+                if self._is_stopping.is_set():
+                    end_bytes = next(end for end in ends if end >= written_bytes)
+                # A pipe blocks until all of a piece is written.
+                piece = data[written_bytes : min(end_bytes, written_bytes + _PIECE_BYTES)]
+                try:
+                    written_bytes += os.write(self._descriptor, piece)
+                except BlockingIOError:
+                    # As in `InputStream`: another process has set O_NONBLOCK.
+                    select.select([], [self._descriptor], [])
+        except OSError as error:
+            failure = error
         # A line that was cut off does not count: its message is requeued.
-        ends = accumulate(map(len, lines))
-        return sum(end <= written_bytes for end in ends), error
-    return len(lines), None
+        return sum(end <= written_bytes for end in ends[1:]), failure
 
 
 def _wait_for_reader_gone(descriptor: int) -> None:

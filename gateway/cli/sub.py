@@ -136,6 +136,7 @@ class _MessageWriter:
         except asyncio.CancelledError:
             # The write runs in a thread. It may be complete, with its result on the way to this
             # loop, or blocked by a reader that does not read: wait briefly for the result.
+            self._output.stop()
             await asyncio.wait({write}, timeout=_LAST_WRITE_S)
             await self._finish_or_requeue(batch, written=write.result()[0] if write.done() else 0)
             raise

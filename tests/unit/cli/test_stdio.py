@@ -78,6 +78,31 @@ async def test_lines_that_the_reader_did_not_take_whole_are_told(pipe: tuple[int
     assert (1, True) == (written, error is not None and reader_is_gone(error))
 
 
+async def test_a_write_that_is_stopped_ends_with_its_line(pipe: tuple[int, int]) -> None:
+    """However fast the reader reads then; the lines behind it are not written."""
+    reading, writing = pipe
+    stream = OutputStream(writing)
+    lines = [b"x\n", b"y" * (5 * BLOCK) + b"\n", b"z\n"]
+
+    write = asyncio.ensure_future(stream.write(lines))
+    received = await asyncio.to_thread(os.read, reading, 10)  # the write has begun, and blocks
+    stream.stop()
+    while len(received) < len(lines[0] + lines[1]):
+        received += await asyncio.to_thread(os.read, reading, BLOCK)
+
+    assert (lines[0] + lines[1], (2, None)) == (received, await write)
+    os.set_blocking(reading, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reading, 1)
+
+
+async def test_nothing_is_written_by_a_stream_that_is_stopped(pipe: tuple[int, int]) -> None:
+    stream = OutputStream(pipe[1])
+    stream.stop()
+
+    assert (0, None) == await stream.write([b"x\n"])
+
+
 async def test_a_reader_that_goes_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
     """Otherwise `sub` would keep messages in flight without a reader."""
     reading, writing = pipe
