@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from tests.support.history.clients import Consumer, Publisher, Socket, UniqueIds
 from tests.support.history.events import (
     AckForwarded,
+    BrokerEnded,
     History,
     LinkBroken,
     LinkRestored,
@@ -249,6 +250,9 @@ class Backlog:
                     self._acknowledged += len(bodies)
                 case AckForwarded(verb="FIN"):
                     self._finished += 1
+                case BrokerEnded(kept):
+                    # The others died with it: nobody will finish them.
+                    self._finished = self._acknowledged - len(kept)
                 case _:
                     pass
         self._read = len(self._history.records)
