@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -94,19 +94,19 @@ class Pull(msgspec.Struct, eq=False):
     is_waiting: bool = False
 
 
-class LeasedMessage(NamedTuple):
-    """A message in the answer to a pull."""
+class LeasedBatch(msgspec.Struct, frozen=True, gc=False):
+    """Messages in the answer to a pull, each with its delivery id; their leases end together."""
 
-    delivery_id: str
-    message: Message
+    delivery_ids: list[str]
+    messages: list[Message]
     lease_s: float
 
 
 class AnswerPull(msgspec.Struct, gc=False):
-    """Answer *pull* with *messages*; none if its time has passed and nothing has arrived."""
+    """Answer *pull* with *batches*; none if its time has passed and nothing has arrived."""
 
     pull: Pull
-    messages: list[LeasedMessage]
+    batches: list[LeasedBatch]
 
 
 PullAction: TypeAlias = Action | AnswerPull
@@ -129,13 +129,15 @@ class _Arrival(msgspec.Struct, gc=False, eq=False):
     arrived_at: float
 
 
-class _LeaseState(msgspec.Struct, gc=False, eq=False):
-    """A leased message; after its connection is lost, only until the lease would have ended."""
+class _LeaseGroup(msgspec.Struct, gc=False, eq=False):
+    """Leases with the same times; a lost one only stays until its lease would have ended."""
 
+    delivery_ids: list[str]
+    """Also of leases that have left the group: see `held`."""
+    held: int
+    """Number of leases in the group: those whose entry in `PullSession._leases` it is."""
     ends_at: float
-    due: float
-    """When it is looked at next: its end, or the next TOUCH."""
-    is_lost: bool = False
+    is_lost: bool
 
 
 class PullSession:
@@ -151,10 +153,14 @@ class PullSession:
         self._arrived_count = 0
         self._arrived_bytes = 0
         self._window = Window(options.max_leases, options.observer)
-        self._leases: dict[str, _LeaseState] = {}
+        self._leases: dict[str, _LeaseGroup] = {}
         """By delivery id."""
-        self._moments: list[tuple[float, int, str | Pull]] = []
-        """A heap of when a lease or a pull is due; entries that do not hold any more are stale."""
+        self._moments: list[tuple[float, int, _LeaseGroup | Pull]] = []
+        """
+        A heap of when a pull is due, or a group of leases: its end, or the next TOUCH.
+
+        The entry of a pull that is answered, or of a group that no lease is left in, is stale.
+        """
         self._numbers = count()
         self._last_rdy = 0
         self._is_reading = True
@@ -234,8 +240,8 @@ class PullSession:
 
     def _count_arrived(self, messages: Sequence[Message], sign: int) -> None:
         self._arrived_count += sign * len(messages)
-        size_bytes = sum(_ENVELOPE_BYTES + len(message.body) for message in messages)
-        self._arrived_bytes += sign * size_bytes
+        body_bytes = sum([len(message.body) for message in messages])
+        self._arrived_bytes += sign * (_ENVELOPE_BYTES * len(messages) + body_bytes)
 
     def _check_buffer(self) -> list[PullAction]:
         """Stop reading from nsqd while too many bytes wait for a pull; else read again."""
@@ -254,10 +260,13 @@ class PullSession:
         return self._follow_up([])
 
     def _lose(self, delivery_ids: Sequence[str]) -> None:
+        lost: dict[float, list[str]] = {}
         for delivery_id in delivery_ids:
-            lease = self._leases.get(delivery_id)
-            if lease is not None:
-                lease.is_lost = True
+            group = self._leases.get(delivery_id)
+            if group is not None and not group.is_lost:
+                lost.setdefault(group.ends_at, []).append(delivery_id)
+        for ends_at, ids in lost.items():
+            self._regroup(ids, ends_at, ends_at, is_lost=True)
 
     # Pulls
 
@@ -284,12 +293,12 @@ class PullSession:
         answers: list[PullAction] = []
         while self._waiting and self._arrived and self._has_gathered(self._waiting[0], now):
             pull = self._waiting[0]
-            messages = self._claim(pull, now)
-            if not messages:
+            batches = self._claim(pull, now)
+            if not batches:
                 break
             self._waiting.popleft()
             self._end_pull(pull)
-            answers.append(AnswerPull(pull, messages))
+            answers.append(AnswerPull(pull, batches))
         return [*answers, *self._check_buffer()]
 
     def _has_gathered(self, pull: Pull, now: float) -> bool:
@@ -312,16 +321,17 @@ class PullSession:
         pull.is_waiting = False
         self._wanted -= pull.max_messages
 
-    def _claim(self, pull: Pull, now: float) -> list[LeasedMessage]:
+    def _claim(self, pull: Pull, now: float) -> list[LeasedBatch]:
         """Lease as many messages to *pull* as it has room for."""
-        leased: list[LeasedMessage] = []
+        leased: list[LeasedBatch] = []
         left_bytes = self.options.answer_bytes
-        while self._arrived and len(leased) < pull.max_messages and left_bytes > 0:
+        left = pull.max_messages
+        while self._arrived and left > 0 and left_bytes > 0:
             arrival = self._arrived[0]
             batch = arrival.batch
             # nsqd has timed them out, or is about to: it delivers them again.
             is_late = batch.deadline - MARGIN_S <= now
-            room = len(arrival.messages) if is_late else pull.max_messages - len(leased)
+            room = len(arrival.messages) if is_late else left
             taken = []
             for message in arrival.messages[:room]:
                 if not is_late and left_bytes <= 0:
@@ -335,24 +345,19 @@ class PullSession:
             if is_late:
                 self.options.observer.on_timed_out(len(taken))
             elif taken:
-                leased += self._lease(batch, taken, pull.lease_s or batch.timeout_s, now)
+                leased.append(self._lease(batch, taken, pull.lease_s or batch.timeout_s, now))
+                left -= len(taken)
         return leased
 
     def _lease(
         self, batch: DeliveryBatch, messages: list[Message], lease_s: float, now: float
-    ) -> list[LeasedMessage]:
+    ) -> LeasedBatch:
         ids = self._window.add(batch, messages)
         self.options.observer.on_written(messages)
         # nsqd takes no TOUCH beyond the ceiling.
         ends_at = min(now + lease_s, batch.ceiling - MARGIN_S)
-        for delivery_id in ids:
-            due = self._next_due(ends_at, batch, now)
-            self._leases[delivery_id] = _LeaseState(ends_at, due)
-            self._push(due, delivery_id)
-        return [
-            LeasedMessage(delivery_id, message, ends_at - now)
-            for delivery_id, message in zip(ids, messages, strict=True)
-        ]
+        self._group(ids, ends_at, self._next_due(ends_at, batch, now))
+        return LeasedBatch(ids, messages, ends_at - now)
 
     @staticmethod
     def _next_due(ends_at: float, batch: DeliveryBatch, now: float) -> float:
@@ -388,18 +393,16 @@ class PullSession:
 
         Returns the actions, and the refusals.
         """
-        touched: dict[int, list[bytes]] = {}
         refused: Refusals = {}
-        for delivery_id in delivery_ids:
-            code = self._refusal_code(delivery_id, "TOUCH", now)
-            batch = None if code else self._touch_now(delivery_id, now, touched)
-            if batch is None:
-                refused[delivery_id] = code or LEASE_LOST
-                continue
-            lease = self._leases[delivery_id]
-            lease.ends_at = min(now + (lease_s or batch.timeout_s), batch.ceiling - MARGIN_S)
-            self._schedule(delivery_id, lease, now)
-        return self._follow_up(_touch_actions(touched)), refused
+        held = []
+        for delivery_id in dict.fromkeys(delivery_ids):
+            if code := self._refusal_code(delivery_id, "TOUCH", now):
+                refused[delivery_id] = code
+            else:
+                held.append(delivery_id)
+        actions, lost = self._touch_now(held, now, now + lease_s if lease_s else None)
+        refused.update(dict.fromkeys(lost, LEASE_LOST))
+        return self._follow_up(actions), refused
 
     def _take(
         self, delivery_ids: Sequence[str], verb: str, now: float
@@ -411,7 +414,7 @@ class PullSession:
             if code := self._refusal_code(delivery_id, verb, now):
                 refused[delivery_id] = code
             else:
-                del self._leases[delivery_id]
+                self._leases.pop(delivery_id).held -= 1
                 held.append(delivery_id)
         if not held:
             return {}, refused
@@ -421,36 +424,68 @@ class PullSession:
 
     def _refusal_code(self, delivery_id: str, verb: str, now: float) -> str:
         """Return why *verb* is refused for a delivery, as in `Refusals`; empty if it is not."""
-        lease = self._leases.get(delivery_id)
-        if lease is not None and lease.is_lost:
+        group = self._leases.get(delivery_id)
+        if group is not None and group.is_lost:
             return LEASE_LOST
-        return f"E_{verb}_FAILED" if lease is None or lease.ends_at <= now else ""
+        return f"E_{verb}_FAILED" if group is None or group.ends_at <= now else ""
+
+    # Groups of leases
+
+    def _group(
+        self, delivery_ids: list[str], ends_at: float, due: float, *, is_lost: bool = False
+    ) -> None:
+        """Let new leases of *delivery_ids* end at *ends_at*, and be looked at when *due*."""
+        group = _LeaseGroup(delivery_ids, len(delivery_ids), ends_at, is_lost)
+        for delivery_id in delivery_ids:
+            self._leases[delivery_id] = group
+        self._push(due, group)
+
+    def _regroup(
+        self, delivery_ids: list[str], ends_at: float, due: float, *, is_lost: bool = False
+    ) -> None:
+        """Move leases to a group of their own."""
+        for delivery_id in delivery_ids:
+            self._leases[delivery_id].held -= 1
+        self._group(delivery_ids, ends_at, due, is_lost=is_lost)
+
+    def _touch_now(
+        self, delivery_ids: Sequence[str], now: float, ends_at: float | None
+    ) -> tuple[list[PullAction], list[str]]:
+        """
+        Extend the deadlines of leased messages; None: the leases end with nsqd's message timeout.
+
+        Returns the TOUCHes, and the ids of those that nsqd has timed out: their leases are lost.
+        """
+        touched: dict[int, list[bytes]] = {}
+        moved: dict[tuple[float, float], list[str]] = {}
+        lost = []
+        for delivery_id in delivery_ids:
+            source = self._window.touch(delivery_id, now)
+            batch = self._window.batch_of(delivery_id)
+            if source is None or batch is None:
+                lost.append(delivery_id)
+                continue
+            touched.setdefault(source, []).append(message_id(delivery_id))
+            # nsqd takes no TOUCH beyond the ceiling.
+            asked = now + batch.timeout_s if ends_at is None else ends_at
+            end = min(asked, batch.ceiling - MARGIN_S)
+            moved.setdefault((end, self._next_due(end, batch, now)), []).append(delivery_id)
+        for (end, due), ids in moved.items():
+            self._regroup(ids, end, due)
+        self._lose(lost)
+        return [TouchDeliveries(source, ids) for source, ids in touched.items()], lost
 
     # Time
 
-    def _push(self, due: float, what: str | Pull) -> None:
+    def _push(self, due: float, what: _LeaseGroup | Pull) -> None:
         heappush(self._moments, (due, next(self._numbers), what))
         if len(self._moments) > 2 * (len(self._leases) + len(self._waiting)) + _MAX_STALE:
-            self._moments = [each for each in self._moments if self._is_current(each)]
+            self._moments = [each for each in self._moments if _is_current(each)]
             heapify(self._moments)
-
-    def _is_current(self, moment: tuple[float, int, str | Pull]) -> bool:
-        due, _, what = moment
-        if isinstance(what, Pull):
-            return what.is_waiting
-        lease = self._leases.get(what)
-        return lease is not None and lease.due == due
-
-    def _schedule(self, delivery_id: str, lease: _LeaseState, now: float) -> None:
-        batch = self._window.batch_of(delivery_id)
-        due = lease.ends_at if batch is None else self._next_due(lease.ends_at, batch, now)
-        if due != lease.due:
-            lease.due = due
-            self._push(due, delivery_id)
 
     def next_wake(self) -> float | None:
         """Return when to call `wake`, in monotonic seconds; None for never."""
-        while self._moments and not self._is_current(self._moments[0]):
+        while self._moments and not _is_current(self._moments[0]):
             heappop(self._moments)
         due = self._moments[0][0] if self._moments else math.inf
         if self._arrived:
@@ -463,10 +498,9 @@ class PullSession:
         self._window.expire(now)
         actions: list[PullAction] = []
         ended: list[str] = []
-        touched: dict[int, list[bytes]] = {}
         while self._moments and self._moments[0][0] <= now:
             moment = heappop(self._moments)
-            if not self._is_current(moment):
+            if not _is_current(moment):
                 continue
             what = moment[2]
             if isinstance(what, Pull):
@@ -474,17 +508,15 @@ class PullSession:
                 self._end_pull(what)
                 actions.append(AnswerPull(what, self._claim(what, now)))
                 continue
-            lease = self._leases[what]
-            if lease.ends_at <= now:
-                del self._leases[what]
-                if not lease.is_lost:
-                    ended.append(what)
+            ids = [each for each in what.delivery_ids if self._leases.get(each) is what]
+            if what.ends_at > now:
+                touches, _ = self._touch_now(ids, now, what.ends_at)
+                actions += touches
                 continue
-            if not lease.is_lost:
-                self._touch_now(what, now, touched)
-            lease.due = math.nan  # popped: the next moment is pushed whatever it is
-            self._schedule(what, lease, now)
-        actions += _touch_actions(touched)
+            for delivery_id in ids:
+                del self._leases[delivery_id]
+            if not what.is_lost:
+                ended += ids
         if ended:
             taken, _ = self._window.take_many(ended, now)
             actions += requeue_actions(taken, 0, RequeueCause.LEASE_ENDED)
@@ -492,21 +524,6 @@ class PullSession:
         if not self._waiting:
             actions += self._requeue_arrived(self.options.linger_s, RequeueCause.NOT_PULLED, now)
         return self._follow_up(actions)
-
-    def _touch_now(
-        self, delivery_id: str, now: float, touched: dict[int, list[bytes]]
-    ) -> DeliveryBatch | None:
-        """
-        Extend the deadline of a leased message, and add its id to *touched*, by source.
-
-        Returns its new batch; None if nsqd has timed it out: then its lease is lost.
-        """
-        source = self._window.touch(delivery_id, now)
-        if source is None:
-            self._lose([delivery_id])
-            return None
-        touched.setdefault(source, []).append(message_id(delivery_id))
-        return self._window.batch_of(delivery_id)
 
     def _requeue_arrived(
         self, linger_s: float, cause: RequeueCause, now: float
@@ -560,5 +577,6 @@ class PullSession:
         return [*actions, *requeue_actions(left, 0, RequeueCause.DRAIN)]
 
 
-def _touch_actions(touched: Mapping[int, list[bytes]]) -> list[PullAction]:
-    return [TouchDeliveries(source, ids) for source, ids in touched.items()]
+def _is_current(moment: tuple[float, int, _LeaseGroup | Pull]) -> bool:
+    what = moment[2]
+    return what.is_waiting if isinstance(what, Pull) else what.held > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, NamedTuple, TypeAlias
 
 import httpx
@@ -162,34 +163,43 @@ class LeaseAcks:
 
     async def answer(self, ack: AckRequest, principal: Principal) -> AckResponse:
         """Carry out *ack* for *principal*, and return what was done and what was refused."""
-        asked: list[tuple[str, AckVerb]] = [(text, AckVerb("FIN")) for text in ack.fin]
-        asked += [(each.lease, AckVerb("REQ", each.timeout_ms)) for each in ack.req]
-        asked += [(each.lease, AckVerb("TOUCH", each.lease_ms)) for each in ack.touch]
-        results: list[_Result] = [_INVALID] * len(asked)
+        asked: list[tuple[AckVerb, list[str]]] = [(AckVerb("FIN"), ack.fin)]
+        asked += [(AckVerb("REQ", each.timeout_ms), [each.lease]) for each in ack.req]
+        asked += [(AckVerb("TOUCH", each.lease_ms), [each.lease]) for each in ack.touch]
+        results: list[_Result] = [_INVALID] * len(ack)
         groups: dict[tuple[Owner, AckVerb], _Group] = {}
         caller = self._issuer.caller_tag(principal)
-        for place, (text, verb) in enumerate(asked):
-            if place % _LEASES_PER_STEP == _LEASES_PER_STEP - 1:
-                await asyncio.sleep(0)
-            lease = self._issuer.key.read(text)
-            if lease is None or lease.caller != caller:
-                count_acks(verb, [_INVALID])
-                continue
-            key = lease.owner, verb
-            group = groups.setdefault(key, _Group(*key, [], [], []))
-            group.texts.append(text)
-            group.leases.append(lease)
-            group.places.append(place)
+        read, place = self._issuer.key.read, -1
+        for verb, texts in asked:
+            group: _Group | None = None
+            for text in texts:
+                place += 1
+                if place % _LEASES_PER_STEP == _LEASES_PER_STEP - 1:
+                    await asyncio.sleep(0)
+                lease = read(text)
+                if lease is None or lease.caller != caller:
+                    count_acks(verb, [_INVALID])
+                    continue
+                if group is None or group.owner is not lease.owner:
+                    key = lease.owner, verb
+                    group = groups.setdefault(key, _Group(*key, [], [], []))
+                group.texts.append(text)
+                group.leases.append(lease)
+                group.places.append(place)
         found = await asyncio.gather(*map(self._answer_group, groups.values()))
         for group, of_group in zip(groups.values(), found, strict=True):
             for place, result in zip(group.places, of_group, strict=True):
                 results[place] = result
+        done = results.count(None)
+        if done == len(results):
+            return AckResponse(done, [])
+        names = chain.from_iterable(texts for _, texts in asked)
         refused = [
             RefusedLease(text, *result, retryable=result.code == _OUTCOME_UNKNOWN)
-            for (text, _), result in zip(asked, results, strict=True)
+            for text, result in zip(names, results, strict=True)
             if result is not None
         ]
-        return AckResponse(len(asked) - len(refused), refused)
+        return AckResponse(done, refused)
 
     async def _answer_group(self, group: _Group) -> Sequence[_Result]:
         if group.owner.process == self._issuer.owner.process:

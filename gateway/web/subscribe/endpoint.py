@@ -535,8 +535,8 @@ class SubscribeEndpoint:
         writer = issuer.writer(number, socket.principal)
         socket.use_leases(
             lambda delivery_id, left_s: writer.write(
-                delivery_id, time.time_ns() // 1_000_000 + int(left_s * 1000)
-            )
+                [delivery_id], time.time_ns() // 1_000_000 + int(left_s * 1000)
+            )[0]
         )
         stream.on_ended = partial(self.pulls.remove_holder, number)
 

@@ -35,7 +35,7 @@ from gateway.session.leases import OWNER_BYTES, Lease, LeaseKey, LeaseWriter, Ow
 from gateway.session.pulls import (
     LEASE_LOST,
     AnswerPull,
-    LeasedMessage,
+    LeasedBatch,
     Pull,
     PullAction,
     PullOptions,
@@ -166,15 +166,15 @@ class PullContext:
 
 
 class PullAnswer(NamedTuple):
-    """The messages that answer a pull, each with its lease."""
+    """The messages that answer a pull, and by batch the lease of each."""
 
-    messages: list[LeasedMessage]
-    leases: list[str]
+    batches: list[LeasedBatch]
+    leases: list[list[str]]
     consumer: PullConsumer
 
     def hand_back(self) -> None:
         """Requeue the messages: the client left before it had the whole response."""
-        self.consumer.hand_back(self.messages)
+        self.consumer.hand_back(self.batches)
 
 
 class PullConsumer:
@@ -190,7 +190,7 @@ class PullConsumer:
         self._upstream = DedicatedUpstream(context.upstream, options, self)
         self._session = PullSession(context.limits.session)
         self._writer = context.issuer.writer(self.number, principal)
-        self._answers: dict[Pull, asyncio.Future[list[LeasedMessage]]] = {}
+        self._answers: dict[Pull, asyncio.Future[list[LeasedBatch]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._is_serve_scheduled = False
@@ -248,12 +248,12 @@ class PullConsumer:
         if client.has_left():
             return PullAnswer([], [], self)
         pull = Pull(params.max_messages, params.lease_ms / 1000, deadline)
-        answer: asyncio.Future[list[LeasedMessage]] = self._loop.create_future()
+        answer: asyncio.Future[list[LeasedBatch]] = self._loop.create_future()
         self._answers[pull] = answer
         client.on_abandon = answer.cancel
         self._apply(self._session.begin, pull)
         try:
-            messages = await answer
+            batches = await answer
         except asyncio.CancelledError:
             self._give_back(pull, answer)
             task = asyncio.current_task()
@@ -264,28 +264,27 @@ class PullConsumer:
             client.on_abandon = None
             self._answers.pop(pull, None)
         if client.has_left():
-            self.hand_back(messages)
+            self.hand_back(batches)
             return PullAnswer([], [], self)
-        return PullAnswer(messages, self._leases_of(messages), self)
+        now_ms = time.time_ns() // 1_000_000
+        leases = [
+            self._writer.write(each.delivery_ids, now_ms + int(each.lease_s * 1000))
+            for each in batches
+        ]
+        return PullAnswer(batches, leases, self)
 
-    def _give_back(self, pull: Pull, answer: asyncio.Future[list[LeasedMessage]]) -> None:
+    def _give_back(self, pull: Pull, answer: asyncio.Future[list[LeasedBatch]]) -> None:
         """Forget *pull*, whose client has left, or requeue what it would have got."""
         if answer.done() and not answer.cancelled() and answer.exception() is None:
             self.hand_back(answer.result())
         else:
             self._execute(self._session.cancel(pull))
 
-    def hand_back(self, messages: Sequence[LeasedMessage]) -> None:
+    def hand_back(self, batches: Sequence[LeasedBatch]) -> None:
         """Requeue messages whose client has left before it got them."""
-        if messages and not self.is_closed:
-            self.answer(AckVerb("REQ"), [each.delivery_id for each in messages])
-
-    def _leases_of(self, messages: Sequence[LeasedMessage]) -> list[str]:
-        now_ms = time.time_ns() // 1_000_000
-        return [
-            self._writer.write(each.delivery_id, now_ms + int(each.lease_s * 1000))
-            for each in messages
-        ]
+        ids = [delivery_id for batch in batches for delivery_id in batch.delivery_ids]
+        if ids and not self.is_closed:
+            self.answer(AckVerb("REQ"), ids)
 
     def answer(self, verb: AckVerb, delivery_ids: list[str]) -> Mapping[str, str]:
         """Carry out *verb* for the deliveries; return the codes of refusals by delivery id."""
@@ -315,15 +314,13 @@ class PullConsumer:
             self._set_timer(due)
 
     def _on_answer(self, action: AnswerPull) -> None:
-        DELIVERED.counts["pull",] += len(action.messages)
+        DELIVERED.counts["pull",] += sum(len(each.messages) for each in action.batches)
         answer = self._answers.get(action.pull)
         if answer is None or answer.done():
             # Its client left in this turn of the event loop.
-            ids = [each.delivery_id for each in action.messages]
-            if ids:
-                self._loop.call_soon(self.answer, AckVerb("REQ"), ids)
+            self._loop.call_soon(self.hand_back, action.batches)
         else:
-            answer.set_result(action.messages)
+            answer.set_result(action.batches)
 
     def _set_timer(self, due: float) -> None:
         if due < self._due:
@@ -561,22 +558,25 @@ class Pulls:
         by_holder: dict[int, list[str]] = {}
         for lease in leases:
             by_holder.setdefault(lease.holder, []).append(lease.delivery_id)
+        failed = f"E_{verb.name}_FAILED"
         codes: dict[int, Mapping[str, str]] = {}
+        is_all_done = True
         for number, delivery_ids in by_holder.items():
+            # Once each: the second of two equal leases finds the first one's result.
+            distinct = dict.fromkeys(delivery_ids, failed)
             holder = self._holders.get(number)
-            if holder is not None:
-                # Once each: the second of two equal leases finds the first one's result.
-                codes[number] = holder.answer(verb, list(dict.fromkeys(delivery_ids)))
-        seen: set[tuple[int, str]] = set()
-        results: list[LeaseRefusal | None] = []
-        for lease in leases:
-            name = lease.holder, lease.delivery_id
-            if lease.holder not in codes or (name in seen and verb.name != "TOUCH"):
-                code = f"E_{verb.name}_FAILED"
-            else:
-                code = codes[lease.holder].get(lease.delivery_id, "")
-            results.append(_refusal(code, lease) if code else None)
-            seen.add(name)
+            refused = distinct if holder is None else holder.answer(verb, list(distinct))
+            codes[number] = refused
+            is_all_done &= not refused and len(distinct) == len(delivery_ids)
+        results: list[LeaseRefusal | None] = [None] * len(leases)
+        if not is_all_done:
+            seen: set[tuple[int, str]] = set()
+            for place, lease in enumerate(leases):
+                name = lease.holder, lease.delivery_id
+                is_second = name in seen and verb.name != "TOUCH"
+                code = failed if is_second else codes[lease.holder].get(lease.delivery_id)
+                results[place] = _refusal(code, lease) if code else None
+                seen.add(name)
         count_acks(verb, results)
         return results
 
@@ -641,8 +641,11 @@ class Pulls:
 
 def count_acks(verb: AckVerb, results: Sequence[LeaseRefusal | None]) -> None:
     """Count the results of *verb*, None for OK."""
-    for result in results:
-        _ACKS.counts[verb.name, "OK" if result is None else result.code] += 1
+    done = results.count(None)
+    _ACKS.counts[verb.name, "OK"] += done
+    for result in results if done < len(results) else ():
+        if result is not None:
+            _ACKS.counts[verb.name, result.code] += 1
 
 
 def _refusal(code: str, lease: Lease) -> LeaseRefusal:

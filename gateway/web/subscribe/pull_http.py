@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import replace
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 from gateway.errors import GatewayError, LimitReached
 from gateway.protocol.frames import Message
 from gateway.protocol.wire import Limits
-from gateway.session.pulls import LeasedMessage
 from gateway.telemetry import Attributes, Span, get_logger
 from gateway.web.auth import AccessPolicy, Principal, authorization_values, bearer_secret
 from gateway.web.errors import DRAINING, problem_response, render_problem
@@ -59,14 +59,9 @@ class _PullResponse(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def _pulled(message: Message, leased: LeasedMessage, lease: str) -> _PulledOut:
-    out = _PulledOut(
-        lease,
-        message.id.decode("latin-1"),
-        f"{message.timestamp_ns}",
-        message.attempts,
-        int(leased.lease_s * 1000),
-    )
+def _pulled(message: Message, lease: str, lease_ms: int) -> _PulledOut:
+    message_id, timestamp_ns = message.id.decode("latin-1"), f"{message.timestamp_ns}"
+    out = _PulledOut(lease, message_id, timestamp_ns, message.attempts, lease_ms)
     try:
         out.body = message.body.decode()
     except UnicodeDecodeError:
@@ -188,7 +183,7 @@ class PullRoutes(NamedTuple):
             answer = await self._pull(scope, client)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             return await self._send_problem(error, request_id, send)
-        if answer.messages or not client.disconnected:
+        if answer.batches or not client.disconnected:
             await send_response(send, json_response(_encode(_response(answer)), request_id))
         if not client.response_complete:
             answer.hand_back()
@@ -238,9 +233,8 @@ class PullRoutes(NamedTuple):
 
 
 def _response(answer: PullAnswer) -> _PullResponse:
-    return _PullResponse(
-        [
-            _pulled(each.message, each, lease)
-            for each, lease in zip(answer.messages, answer.leases, strict=True)
-        ]
-    )
+    pulled: list[_PulledOut] = []
+    for batch, leases in zip(answer.batches, answer.leases, strict=True):
+        lease_ms = int(batch.lease_s * 1000)
+        pulled += map(_pulled, batch.messages, leases, repeat(lease_ms))
+    return _PullResponse(pulled)

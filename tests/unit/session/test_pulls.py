@@ -11,7 +11,6 @@ from gateway.protocol.identify import IdentifyResponse
 from gateway.session.pulls import (
     LEASE_LOST,
     AnswerPull,
-    LeasedMessage,
     Pull,
     PullAction,
     PullOptions,
@@ -47,11 +46,13 @@ def leased(found: PullSession, count: int, lease_s: float = 5.0) -> list[str]:
     found.begin(pull, 0.0)
     found.on_messages(1, messages(count), 0.0, 0.0)
     [answer] = [each for each in found.serve(0.0) if isinstance(each, AnswerPull)]
-    return [each.delivery_id for each in answer.messages]
+    return [delivery_id for batch in answer.batches for delivery_id in batch.delivery_ids]
 
 
-def answers(actions: list[PullAction]) -> list[list[LeasedMessage]]:
-    return [each.messages for each in actions if isinstance(each, AnswerPull)]
+def answers(actions: list[PullAction]) -> list[list[Message]]:
+    """Return the messages of each answer."""
+    found = [each.batches for each in actions if isinstance(each, AnswerPull)]
+    return [[message for batch in batches for message in batch.messages] for batches in found]
 
 
 def test_rdy_is_what_waiting_pulls_have_room_for() -> None:
@@ -122,9 +123,10 @@ def test_a_lease_ends_before_nsqd_takes_no_more_touch() -> None:
     pull = Pull(1, 899.9, 1.0)
     found.begin(pull, 10.0)
     found.on_messages(1, messages(1), 10.0, 9.0)
-    [[message]] = answers(found.serve(10.0))
+    _, answer = found.serve(10.0)
+    assert isinstance(answer, AnswerPull)
 
-    assert pytest.approx(898.75) == message.lease_s
+    assert [pytest.approx(898.75)] == [batch.lease_s for batch in answer.batches]
 
 
 def test_a_late_message_waits_for_the_next_pull() -> None:

@@ -18,7 +18,7 @@ from gateway.protocol.frames import ErrorFrame, Message
 from gateway.protocol.identify import IdentifyResponse
 from gateway.session.pulls import (
     AnswerPull,
-    LeasedMessage,
+    LeasedBatch,
     Pull,
     PullAction,
     PullOptions,
@@ -155,17 +155,18 @@ class Leases(RuleBasedStateMachine):
         assert source == self.flights.pop(message_id).source
         self.arrived_at.pop(message_id, None)
 
-    def on_answer(self, pull: Pull, messages: list[LeasedMessage]) -> None:
+    def on_answer(self, pull: Pull, batches: list[LeasedBatch]) -> None:
         self.pulls.remove(pull)
-        assert len(messages) <= pull.max_messages
-        assert messages or self.is_closed or self.now >= pull.deadline - ROUNDING_S
+        assert sum(len(batch.messages) for batch in batches) <= pull.max_messages
+        assert batches or self.is_closed or self.now >= pull.deadline - ROUNDING_S
         live = {each.message_id for each in self.held.values() if self.is_live(each)}
-        for each in messages:
-            assert each.message.id not in live, "leased twice"
-            assert each.delivery_id not in self.held
-            assert 0 < each.lease_s <= (pull.lease_s or TIMEOUT_S) + ROUNDING_S
-            self.held[each.delivery_id] = Held(each.message.id, self.now + each.lease_s)
-            self.arrived_at.pop(each.message.id, None)
+        for batch in batches:
+            assert 0 < batch.lease_s <= (pull.lease_s or TIMEOUT_S) + ROUNDING_S
+            for delivery_id, message in zip(batch.delivery_ids, batch.messages, strict=True):
+                assert message.id not in live, "leased twice"
+                assert delivery_id not in self.held
+                self.held[delivery_id] = Held(message.id, self.now + batch.lease_s)
+                self.arrived_at.pop(message.id, None)
 
     def is_live(self, held: Held) -> bool:
         return not held.is_answered and held.ends_at > self.now

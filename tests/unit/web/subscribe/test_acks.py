@@ -28,7 +28,7 @@ KEY = bytes(32)
 def lease_of(address: str) -> str:
     """Return a lease whose owner is another replica, at *address*."""
     issuer = LeaseIssuer(KEY, address=address)
-    return issuer.writer(1, ANONYMOUS).write("0123456789abcdef-1", 0)
+    return issuer.writer(1, ANONYMOUS).write(["0123456789abcdef-1"], 0)[0]
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def test_leases_of_one_owner_are_one_request() -> None:
         owner.rule = respond(200, b'[null,["E_FIN_FAILED","late"]]')
         issuer = LeaseIssuer(KEY, address=owner.address)
         writer = issuer.writer(1, ANONYMOUS)
-        leases = [writer.write(f"0123456789abcdef-{number}", 0) for number in (1, 2)]
+        leases = writer.write([f"0123456789abcdef-{number}" for number in (1, 2)], 0)
         response = await finish(leases[0], "x" * 96, leases[1])
 
         assert 1 == len(owner.questions)
