@@ -36,8 +36,11 @@ WINDOWS = {
 
 
 @dataclass(frozen=True)
-class _Load:
+class Load:
+    """Messages that are published at a constant rate, and the window of their consumer."""
+
     rate: int
+    """Messages per second."""
     count: int
     window: int
 
@@ -57,9 +60,9 @@ def plan(*, quick: bool) -> Benchmark:
 def _rows(seconds: int, rounds: int) -> Iterator[Row]:
     with real_nsqd() as nsqd, gateway(nsqd) as ours:
         for rate, (window, what) in product(RATES, WINDOWS.items()):
-            load = _Load(rate, rate * seconds, window)
+            load = Load(rate, rate * seconds, window)
             sides = {
-                "ours": partial(_through_gateway, nsqd, ours, load),
+                "ours": partial(through_gateway, nsqd, ours, load),
                 "direct": partial(_directly, nsqd, load),
             }
             ages = in_turn(sides, rounds=rounds)
@@ -92,7 +95,8 @@ def publishing(nsqd: Server, rate: int, count: int) -> Iterator[None]:
         raise SystemExit("the publisher failed")
 
 
-def _through_gateway(nsqd: Server, ours: Server, load: _Load) -> list[float]:
+def through_gateway(nsqd: Server, ours: Server, load: Load) -> list[float]:
+    """Consume on a WebSocket; return the age of each message in ms."""
     ages: list[float] = []
     with backlog.channel(nsqd, count=0):
         socket = WebSocket(ours, f"topic={TOPIC}&channel={CHANNEL}&max_in_flight={load.window}")
@@ -106,7 +110,7 @@ def _through_gateway(nsqd: Server, ours: Server, load: _Load) -> list[float]:
     return ages
 
 
-def _directly(nsqd: Server, load: _Load) -> list[float]:
+def _directly(nsqd: Server, load: Load) -> list[float]:
     ages: list[float] = []
 
     def took(messages: list[Message]) -> None:

@@ -7,8 +7,10 @@ import re
 import selectors
 import signal
 import socket
+import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from benchmarks import backlog, delivery
@@ -22,11 +24,15 @@ from benchmarks.harness import (
     real_nsqd,
     resident_bytes,
 )
+from benchmarks.latency import STAMPS, percentile, publishing, through_gateway
+from benchmarks.latency import Load as LatencyLoad
 from benchmarks.table import Benchmark, Row, compare, in_turn
+from benchmarks.tcp_client import age_ms
 
 BATCH = 100
 CLIENTS = 8
 LEASES = re.compile(rb'"lease":"([^"]+)"')
+POLLED = LatencyLoad(rate=500, count=5_000, window=10)
 TIMEOUT_S = 30.0
 _FIRST = 100
 """Connections opened first, so that shared memory is not counted."""
@@ -41,12 +47,19 @@ def plan(*, quick: bool) -> Benchmark:
     about = (
         f"nsqd → gateway → POST /pull of {BATCH} and POST /ack, {count:,} messages of 200 B, "
         f"published before, by 1 client and by {CLIENTS}; beside one WebSocket of the same window; "
+        f"publish → delivery by long polls of {POLLED.window}, {POLLED.rate} messages/s; "
         f"memory of each of {idle:,} idle connections after {_FIRST} more; {rounds} rounds"
     )
     return Benchmark(about, _rows(count, idle, rounds))
 
 
 def _rows(count: int, idle: int, rounds: int) -> Iterator[Row]:
+    yield from _speed(count, rounds)
+    yield from _latency(count, rounds)
+    yield from _idle_memory(idle, rounds)
+
+
+def _speed(count: int, rounds: int) -> Iterator[Row]:
     # Rounds wait until the consumer of the last one has left.
     with real_nsqd() as nsqd, gateway(nsqd, "--pull-idle-s=1") as ours:
         for clients in (1, CLIENTS):
@@ -65,6 +78,28 @@ def _rows(count: int, idle: int, rounds: int) -> Iterator[Row]:
                     [getattr(each, value) for each in spent[side]] for side in ("pull", "socket")
                 )
                 yield compare(name, unit, pulls, sockets)
+
+
+def _latency(count: int, rounds: int) -> Iterator[Row]:
+    load = replace(POLLED, count=min(POLLED.count, count // 10))
+    with real_nsqd() as nsqd, gateway(nsqd, "--pull-idle-s=1") as ours:
+        ages = in_turn(
+            {
+                "poll": partial(_long_poll, nsqd, ours, load),
+                "socket": partial(through_gateway, nsqd, ours, load),
+            },
+            rounds=rounds,
+        )
+    for percent in (50, 99):
+        polls, sockets = ([percentile(each, percent) for each in ages[side]] for side in ages)
+        added = statistics.median(
+            poll_ms - socket_ms for poll_ms, socket_ms in zip(polls, sockets, strict=True)
+        )
+        name = f"long poll of {load.window} ÷ a WebSocket with window {load.window}, p{percent}"
+        yield compare(name, "ms", polls, sockets, f"{added:+.2f} ms")
+
+
+def _idle_memory(idle: int, rounds: int) -> Iterator[Row]:
     raise_open_files_limit()
     requests = {
         "idle waiting pull": (
@@ -110,6 +145,12 @@ class _HttpClient:
         self._held = rest[size:]
         return rest[:size]
 
+    def wait(self) -> bytes:
+        """Return the body of the next response."""
+        while (body := self.read()) is None:
+            pass
+        return body
+
 
 def _pull(nsqd: Server, ours: Server, clients: int, count: int) -> Usage:
     """Pull and finish *count* messages with this many clients; the CPU is the gateway's."""
@@ -138,6 +179,27 @@ def _pull(nsqd: Server, ours: Server, clients: int, count: int) -> Usage:
             key.data.socket.close()
         backlog.wait_until_consumed(nsqd)
     return Usage(count, seconds, cpu, load_cpu)
+
+
+def _long_poll(nsqd: Server, ours: Server, load: LatencyLoad) -> list[float]:
+    """Pull again at once, and finish on another connection; return the age of each message."""
+    ages: list[float] = []
+    target = f"/pull?topic={TOPIC}&channel={CHANNEL}&max={load.window}&wait_ms=30000"
+    with backlog.channel(nsqd, count=0):
+        pulls, acks = _HttpClient(ours), _HttpClient(ours)
+        pulls.send(target)
+        backlog.wait_until_consumed(nsqd)
+        with publishing(nsqd, load.rate, load.count):
+            while len(ages) < load.count:
+                body = pulls.wait()
+                ages += map(age_ms, STAMPS.findall(body))
+                if len(ages) < load.count:
+                    pulls.send(target)
+                acks.send("/ack", b'{"fin":["' + b'","'.join(LEASES.findall(body)) + b'"]}')
+                acks.wait()
+        pulls.socket.close()
+        acks.socket.close()
+    return ages
 
 
 def _memory(request: str, count: int) -> float:
