@@ -103,6 +103,11 @@ def _wait(
         time.sleep(0.02)
 
 
+def in_flight(broker: Server) -> int:
+    """Return the number of messages in flight on the channels of the topic."""
+    return sum(int(stats["in_flight_count"]) for stats in _channels_of(broker, TOPIC))
+
+
 def consumers(broker: Server, topic: str) -> int:
     """Return the number of consumers of the channels of *topic*."""
     return sum(int(stats["client_count"]) for stats in _channels_of(broker, topic))

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+import uvloop
+
 from benchmarks import backlog, delivery
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.harness import (
@@ -27,7 +29,7 @@ from benchmarks.harness import (
 from benchmarks.latency import STAMPS, percentile, publishing, through_gateway
 from benchmarks.latency import Load as LatencyLoad
 from benchmarks.table import Benchmark, Row, compare, in_turn
-from benchmarks.tcp_client import age_ms
+from benchmarks.tcp_client import age_ms, fill
 
 BATCH = 100
 CLIENTS = 8
@@ -37,6 +39,7 @@ TIMEOUT_S = 30.0
 _FIRST = 100
 """Connections opened first, so that shared memory is not counted."""
 _BUDGETS_KIB = {"idle waiting pull": 12.0, "event stream of a viewer": 8.0}
+_DRAIN_S, _HAND_BACK_MS = 1.0, 100.0
 _LOOKS = 12
 _STEADY_KIB = 64
 
@@ -48,6 +51,7 @@ def plan(*, quick: bool) -> Benchmark:
         f"nsqd → gateway → POST /pull of {BATCH} and POST /ack, {count:,} messages of 200 B, "
         f"published before, by 1 client and by {CLIENTS}; beside one WebSocket of the same window; "
         f"publish → delivery by long polls of {POLLED.window}, {POLLED.rate} messages/s; "
+        "a drain whose clients answer nothing; "
         f"memory of each of {idle:,} idle connections after {_FIRST} more; {rounds} rounds"
     )
     return Benchmark(about, _rows(count, idle, rounds))
@@ -56,6 +60,7 @@ def plan(*, quick: bool) -> Benchmark:
 def _rows(count: int, idle: int, rounds: int) -> Iterator[Row]:
     yield from _speed(count, rounds)
     yield from _latency(count, rounds)
+    yield _hand_back(rounds)
     yield from _idle_memory(idle, rounds)
 
 
@@ -97,6 +102,12 @@ def _latency(count: int, rounds: int) -> Iterator[Row]:
         )
         name = f"long poll of {load.window} ÷ a WebSocket with window {load.window}, p{percent}"
         yield compare(name, "ms", polls, sockets, f"{added:+.2f} ms")
+
+
+def _hand_back(rounds: int) -> Row:
+    late_ms = [_drain_late_ms() for _ in range(rounds)]
+    name = f"{BATCH * CLIENTS} leases handed back after a drain's time for them ÷ limit"
+    return compare(name, "ms", late_ms, [_HAND_BACK_MS] * rounds)
 
 
 def _idle_memory(idle: int, rounds: int) -> Iterator[Row]:
@@ -200,6 +211,27 @@ def _long_poll(nsqd: Server, ours: Server, load: LatencyLoad) -> list[float]:
         pulls.socket.close()
         acks.socket.close()
     return ages
+
+
+def _drain_late_ms() -> float:
+    """Drain a gateway whose clients answer nothing; return when nsqd has every message again."""
+    flag = f"--drain-in-flight-s={_DRAIN_S:g}"
+    with real_nsqd() as nsqd, gateway(nsqd, flag) as ours:
+        uvloop.run(fill(nsqd.tcp, TOPIC, BATCH * CLIENTS))
+        clients = [_HttpClient(ours) for _ in range(CLIENTS)]
+        left = BATCH * CLIENTS
+        while left:
+            for client in clients:
+                client.send(f"/pull?topic={TOPIC}&channel={CHANNEL}&max={BATCH}&wait_ms=1000")
+            left -= sum(len(LEASES.findall(client.wait())) for client in clients)
+        started = time.monotonic()
+        os.kill(ours.pid, signal.SIGTERM)
+        while backlog.in_flight(nsqd):
+            time.sleep(0.005)
+        late_ms = (time.monotonic() - started - _DRAIN_S) * 1_000
+        for client in clients:
+            client.socket.close()
+    return late_ms
 
 
 def _memory(request: str, count: int) -> float:
