@@ -33,7 +33,7 @@ SIGNATURE, WORKER = "nsq-gateway-signature", "nsq-gateway-worker"
 """Headers of such an ack."""
 
 _LEASES_PER_STEP = 500
-"""Leases whose signatures are checked before other callbacks run, which takes about 2 ms."""
+"""Leases that are read, or answered, before other callbacks run, which takes at most 2 ms."""
 _FORWARD_S = 1.0
 """Time for the owner's response, the connection included."""
 _CONNECT_S = 0.5
@@ -137,7 +137,7 @@ def read_ack(body: bytes, *, max_req_timeout_ms: int, max_lease_ms: int) -> AckR
 
 
 class _Group(NamedTuple):
-    """Leases of one owner with one verb, and where their results go."""
+    """At most `_LEASES_PER_STEP` leases of one owner with one verb, and where their results go."""
 
     owner: Owner
     verb: AckVerb
@@ -166,30 +166,17 @@ class LeaseAcks:
         asked: list[tuple[AckVerb, list[str]]] = [(AckVerb("FIN"), ack.fin)]
         asked += [(AckVerb("REQ", each.timeout_ms), [each.lease]) for each in ack.req]
         asked += [(AckVerb("TOUCH", each.lease_ms), [each.lease]) for each in ack.touch]
+        groups = await self._groups(asked, self._issuer.caller_tag(principal))
         results: list[_Result] = [_INVALID] * len(ack)
-        groups: dict[tuple[Owner, AckVerb], _Group] = {}
-        caller = self._issuer.caller_tag(principal)
-        read, place = self._issuer.key.read, -1
-        for verb, texts in asked:
-            group: _Group | None = None
-            for text in texts:
-                place += 1
-                if place % _LEASES_PER_STEP == _LEASES_PER_STEP - 1:
+        process = self._issuer.owner.process
+        async with asyncio.TaskGroup() as forwarding:
+            for group in groups:
+                if group.owner.process != process:
+                    forwarding.create_task(self._forward_group(group, results))
+            for group in groups:
+                if group.owner.process == process:
+                    _store(self._pulls.answer_own(group.verb, group.leases), group, results)
                     await asyncio.sleep(0)
-                lease = read(text)
-                if lease is None or lease.caller != caller:
-                    count_acks(verb, [_INVALID])
-                    continue
-                if group is None or group.owner is not lease.owner:
-                    key = lease.owner, verb
-                    group = groups.setdefault(key, _Group(*key, [], [], []))
-                group.texts.append(text)
-                group.leases.append(lease)
-                group.places.append(place)
-        found = await asyncio.gather(*map(self._answer_group, groups.values()))
-        for group, of_group in zip(groups.values(), found, strict=True):
-            for place, result in zip(group.places, of_group, strict=True):
-                results[place] = result
         done = results.count(None)
         if done == len(results):
             return AckResponse(done, [])
@@ -201,12 +188,34 @@ class LeaseAcks:
         ]
         return AckResponse(done, refused)
 
-    async def _answer_group(self, group: _Group) -> Sequence[_Result]:
-        if group.owner.process == self._issuer.owner.process:
-            return self._pulls.answer_own(group.verb, group.leases)
-        results = await self._forward(group)
-        count_acks(group.verb, results)
-        return results
+    async def _groups(self, asked: list[tuple[AckVerb, list[str]]], caller: bytes) -> list[_Group]:
+        """Return the leases of *caller* in groups; what is no such lease is in none."""
+        groups: list[_Group] = []
+        last: dict[tuple[Owner, AckVerb], _Group] = {}
+        read, place = self._issuer.key.read, -1
+        for verb, texts in asked:
+            for text in texts:
+                place += 1
+                if place % _LEASES_PER_STEP == _LEASES_PER_STEP - 1:
+                    await asyncio.sleep(0)
+                lease = read(text)
+                if lease is None or lease.caller != caller:
+                    count_acks(verb, [_INVALID])
+                    continue
+                key = lease.owner, verb
+                group = last.get(key)
+                if group is None or len(group.places) == _LEASES_PER_STEP:
+                    group = last[key] = _Group(*key, [], [], [])
+                    groups.append(group)
+                group.texts.append(text)
+                group.leases.append(lease)
+                group.places.append(place)
+        return groups
+
+    async def _forward_group(self, group: _Group, results: list[_Result]) -> None:
+        of_group = await self._forward(group)
+        count_acks(group.verb, of_group)
+        _store(of_group, group, results)
 
     async def _forward(self, group: _Group) -> Sequence[_Result]:
         """Send a group on to its owner; return the results."""
@@ -260,6 +269,11 @@ class LeaseAcks:
             else:
                 results.append(next(done))
         return msgspec.json.encode(results)
+
+
+def _store(of_group: Sequence[_Result], group: _Group, results: list[_Result]) -> None:
+    for place, result in zip(group.places, of_group, strict=True):
+        results[place] = result
 
 
 def _read_results(response: bytes, number: int) -> list[_Result]:

@@ -39,6 +39,13 @@ _PARAMETERS = (
 _PULL_PARAMETERS = ("topic", "channel", "max", "wait_ms", "lease_ms")
 DEFAULT_PULL, MAX_PULL = 10, 1_000
 MAX_PULL_WAIT_MS = 30_000
+_UNITS = {
+    "max": "messages",
+    "max_in_flight": "messages",
+    "max_attempts": "attempts",
+    "sample_rate": "%",
+}
+"""What the numbers count; names of times end in their unit."""
 _SHOWN_NAME = 40
 """Characters of an unknown parameter in its error."""
 
@@ -178,8 +185,8 @@ def _number(query: HttpQuery, name: str, *, default: int, bounds: tuple[int, int
     value = int_or_none(text)
     if value is None or not bounds[0] <= value <= bounds[1]:
         shown = text[:40].decode("utf-8", "replace")
-        unit = " ms" if name.endswith("_ms") else ""
-        allowed = f"{bounds[0]} to {bounds[1]}{unit}"
+        unit = "ms" if name.endswith("_ms") else _UNITS[name]
+        allowed = f"{bounds[0]} to {bounds[1]} {unit}"
         raise InvalidRequest(
             f"INVALID_ARG_{name.upper()}", f"{name} is {shown!r}; allowed: {allowed}"
         )

@@ -185,7 +185,7 @@ async def test_an_aborted_pull_is_rejected_and_takes_no_message(
 @pytest.mark.parametrize(
     "options,expected",
     [
-        ({"max": 1_001}, ["INVALID_ARG_MAX", 400, "max is '1001'; allowed: 1 to 1000"]),
+        ({"max": 1_001}, ["INVALID_ARG_MAX", 400, "max is '1001'; allowed: 1 to 1000 messages"]),
         (
             {"waitMs": 30_001},
             ["INVALID_ARG_WAIT_MS", 400, "wait_ms is '30001'; allowed: 0 to 30000 ms"],

@@ -95,7 +95,11 @@ def test_a_value_within_its_range_is_taken(query: str, field: str, expected: obj
         ("channel=c", "MISSING_ARG_TOPIC", "topic is missing"),
         ("topic=t;channel=c", "INVALID_REQUEST", ";"),
         ("topic=%zz", "INVALID_REQUEST", "hexadecimal"),
-        ("topic=t&max_in_flight=0", "INVALID_ARG_MAX_IN_FLIGHT", "'0'; allowed: 1 to 2500"),
+        (
+            "topic=t&max_in_flight=0",
+            "INVALID_ARG_MAX_IN_FLIGHT",
+            "'0'; allowed: 1 to 2500 messages",
+        ),
         ("topic=t&max_in_flight=2501", "INVALID_ARG_MAX_IN_FLIGHT", "'2501'"),
         ("topic=t&max_in_flight=", "INVALID_ARG_MAX_IN_FLIGHT", "''"),
         ("topic=t&max_in_flight=1_0", "INVALID_ARG_MAX_IN_FLIGHT", "'1_0'"),
