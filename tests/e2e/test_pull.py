@@ -253,6 +253,45 @@ async def test_ten_thousand_leases_are_answered(client: PullClient) -> None:
     assert (0, 10_000) == (result["done"], len(result["refused"]))
 
 
+async def test_leases_are_answered_in_steps(
+    gateway: RunningGateway, client: PullClient, topic: str
+) -> None:
+    """And one that is named twice is answered once, though in another step."""
+    await filled(gateway, topic, 0)
+    bodies = b"\n".join(b"%d" % number for number in range(1_000))
+    await gateway.http.post("/mpub", params={"topic": topic}, content=bodies)
+    leases: list[str] = []
+    while len(leases) < 1_000:
+        pulled = await client.pull(topic, "c", max=1_000, wait_ms=5_000)
+        leases += [each["lease"] for each in pulled]
+    result = await client.ack(fin=[*leases, leases[0]])
+
+    assert (1_000, ["E_FIN_FAILED"]) == (
+        result["done"],
+        [each["code"] for each in result["refused"]],
+    )
+    assert (0, 0, 0) == await gateway.counts_become(topic, "c", (0, 0, 0))
+
+
+async def test_an_ack_that_is_cut_is_not_carried_out(
+    gateway: RunningGateway, client: PullClient, topic: str
+) -> None:
+    """Even if what has arrived would be an ack by itself."""
+    await filled(gateway, topic, 1)
+    [message] = await client.pull(topic, "c")
+    body = b'{"fin":["%b"]}' % message["lease"].encode()
+    url = httpx.URL(gateway.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = f"POST /ack HTTP/1.1\r\nHost: {url.host}\r\nContent-Length: {len(body) + 100}\r\n\r\n"
+    writer.write(head.encode() + body)
+    writer.write_eof()
+    response = await reader.read()
+    writer.close()
+
+    assert not response.startswith(b"HTTP/1.1 200")
+    assert 1 == (await client.ack(fin=[message["lease"]]))["done"]
+
+
 async def test_a_body_that_is_too_long_is_refused(client: PullClient) -> None:
     answer = await client.http.post("/ack", content=b" " * (8 * 1_048_576 + 1))
 
