@@ -123,7 +123,7 @@ async def test_a_message_is_requeued_with_a_delay(
 ) -> None:
     await filled(gateway, topic, 1)
     [message] = await client.pull(topic, "c")
-    requeue = {"lease": message["lease"], "timeout_ms": 500}
+    requeue = {"lease": message["lease"], "timeout_ms": 3_000}
     assert {"done": 1, "refused": []} == await client.ack(req=[requeue])
     assert (0, 0, 1) == await gateway.counts_become(topic, "c", (0, 0, 1))
     [again] = await client.pull(topic, "c", wait_ms=30_000)

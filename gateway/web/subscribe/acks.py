@@ -169,14 +169,10 @@ class LeaseAcks:
         groups = await self._groups(asked, self._issuer.caller_tag(principal))
         results: list[_Result] = [_INVALID] * len(ack)
         process = self._issuer.owner.process
-        async with asyncio.TaskGroup() as forwarding:
-            for group in groups:
-                if group.owner.process != process:
-                    forwarding.create_task(self._forward_group(group, results))
-            for group in groups:
-                if group.owner.process == process:
-                    _store(self._pulls.answer_own(group.verb, group.leases), group, results)
-                    await asyncio.sleep(0)
+        own = [group for group in groups if group.owner.process == process]
+        others = [group for group in groups if group.owner.process != process]
+        forwarding = [self._forward_group(group, results) for group in others]
+        await asyncio.gather(self._answer_own(own, results), *forwarding)
         done = results.count(None)
         if done == len(results):
             return AckResponse(done, [])
@@ -211,6 +207,11 @@ class LeaseAcks:
                 group.leases.append(lease)
                 group.places.append(place)
         return groups
+
+    async def _answer_own(self, groups: Sequence[_Group], results: list[_Result]) -> None:
+        for group in groups:
+            _store(self._pulls.answer_own(group.verb, group.leases), group, results)
+            await asyncio.sleep(0)
 
     async def _forward_group(self, group: _Group, results: list[_Result]) -> None:
         of_group = await self._forward(group)
