@@ -13,7 +13,7 @@ from playwright.async_api import expect
 
 from tests.support.brokers.killable_broker import KillableBroker, free_port
 from tests.support.browser.browsers import Visitor
-from tests.support.browser.console_page import IN_CHROMIUM, open_console
+from tests.support.browser.console_page import IN_CHROMIUM, open_console, open_view
 from tests.support.browser.fixtures import SECRET
 from tests.support.gateways.gateway import RunningGateway, gateway_with_nsqd
 
@@ -47,14 +47,29 @@ async def test_topics_want_the_administrators_secret(
     await administered.publish(topic, b"x")
     console = await open_console(visitor, administered)
     await expect(console.notice).to_contain_text("Subscribing and publishing do not need it.")
-    await console.page.fill("#admin-secret", "wrong")
-    await console.page.press("#admin-secret", "Enter")
+    await console.page.fill("#topics [data-part=admin-secret]", "wrong")
+    await console.page.press("#topics [data-part=admin-secret]", "Enter")
     await expect(console.notice).to_contain_text("FORBIDDEN: ")
-    await console.page.fill("#admin-secret", ADMIN_SECRET)
-    await console.page.click("#admin-secret-form button")
+    await console.page.fill("#topics [data-part=admin-secret]", ADMIN_SECRET)
+    await console.page.click("#topics [data-part=secret-form] button")
     await expect(console.choice(topic)).to_be_visible()
     await expect(console.notice).to_be_hidden()
-    await expect(console.page.locator("#admin-secret")).to_be_hidden()
+    await expect(console.page.locator("#topics [data-part=admin-secret]")).to_be_hidden()
+
+    visitor.found_nothing_wrong(administered.address, besides=REFUSED)
+
+
+async def test_a_page_asks_for_the_administrators_secret(
+    visitor: Visitor, administered: RunningGateway, topic: str
+) -> None:
+    """A link to a topic says what is missing, and shows the topic once it has it."""
+    await administered.publish(topic, b"x")
+    console = await open_view(visitor, administered, f"#/topics/{topic}")
+    await expect(console.page_notice).to_contain_text("Topics are shown to administrators only.")
+    await console.page.fill("#pages [data-part=admin-secret]", ADMIN_SECRET)
+    await console.press("Enter")
+    await expect(console.page.locator("#subject dl [data-part=depth]")).to_have_text("1")
+    await expect(console.page_notice).to_be_hidden()
 
     visitor.found_nothing_wrong(administered.address, besides=REFUSED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -179,6 +180,74 @@ async def test_a_peek_at_a_broker_with_a_data_path_is_free(
         await console.page.click("#subject [data-part=peek]")
         result = console.page.locator("#subject [data-part=peek-result]")
         await expect(result).to_have_text("3 messages. Nothing has changed.")
+        visitor.found_nothing_wrong(gateway.address)
+
+
+# Old numbers
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+@pytest.mark.parametrize("is_phone", [False, True], ids=["desk", "phone"])
+async def test_every_page_says_that_its_numbers_are_old(
+    visits: Visits, gateway: RunningGateway, topic: str, *, is_phone: bool
+) -> None:
+    """Of when they are and why, until they are new again."""
+    await make_channel(gateway, topic, "c")
+    visitor = await visits(Device(is_phone=is_phone))
+    for view in ("#/", f"#/topics/{topic}", f"#/topics/{topic}/c", "#/nodes"):
+        console = await open_view(visitor, gateway, view)
+        await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        await console.page.route("**/stats?*", lambda route: route.abort())
+        await expect(console.page_notice).to_have_text(
+            re.compile(
+                r"^Numbers as of \d\d:\d\d:\d\d\. The gateway does not respond at all\. "
+                r"Retrying in \d+ s\.$"
+            )
+        )
+        await expect(console.page_notice).to_be_in_viewport()
+        await console.page.unroute_all()
+        await expect(console.page_notice).to_be_hidden()
+        await console.page.close()
+
+    visitor.found_nothing_wrong(gateway.address, besides="ERR_FAILED")
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_a_page_says_that_its_own_numbers_are_old(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """The nodes and the clients are read by requests of their own, and each can fail alone."""
+    await make_channel(gateway, topic, "c")
+    console = await open_view(visitor, gateway, "#/nodes")
+    for view, target, what in (
+        ("#/nodes", "**/nodes", "Nodes"),
+        (f"#/topics/{topic}", "**/stats?*include_clients=true*", "Producers"),
+        (f"#/topics/{topic}/c", "**/stats?*include_clients=true*", "Consumers"),
+    ):
+        await console.page.goto(f"{gateway.url}/console{view}")
+        await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        await console.page.route(target, lambda route: route.abort())
+        await expect(console.page_notice).to_have_text(
+            re.compile(rf"^({what} as of [\d:]+\. )?The gateway does not respond\. Trying again\.$")
+        )
+        await console.page.unroute_all()
+        await expect(console.page_notice).to_be_hidden()
+
+    visitor.found_nothing_wrong(gateway.address, besides="ERR_FAILED")
+
+
+@IN_CHROMIUM
+async def test_a_page_says_which_nsqd_is_missing_in_its_numbers(visitor: Visitor) -> None:
+    async with two_nodes() as (gateway, (lost, other)):
+        await post(other, "/pub?topic=orders", b"x")
+        console = await open_view(visitor, gateway, "#/topics/orders")
+        await expect(console.page.locator("#subject tbody tr:visible").first).to_be_visible()
+        await lost.stop()
+        await expect(console.page_notice).to_contain_text(
+            f"Numbers are missing: nsqd {lost.http_address}: "
+        )
         visitor.found_nothing_wrong(gateway.address)
 
 

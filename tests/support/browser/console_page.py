@@ -58,8 +58,10 @@ class ConsolePage:
         self.body = page.locator("#detail-body")
         self.published = page.locator("#publish-result")
         """The result of the last publish."""
-        self.notice = page.locator("#stats-trouble")
-        """Element with the reason for missing topics."""
+        self.notice = page.locator("#topics [data-part=stats-notice] [data-part=what]")
+        """Element above the list of topics with the reason for old or missing numbers."""
+        self.page_notice = page.locator("#pages > [data-part=stats-notice] [data-part=what]")
+        """The same on the pages of the cluster."""
 
     # Topics
 

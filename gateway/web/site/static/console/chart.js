@@ -3,7 +3,7 @@
  */
 
 import { part, setText } from "./elements.js";
-import { timeOfDay } from "./format.js";
+import { clock } from "./format.js";
 import { SPAN_MS } from "./series.js";
 
 /** @typedef {import("./series.js").Series} Series */
@@ -30,7 +30,7 @@ const LAST_MINUTES = {
   stepMs: 2_000,
   gapMs: 8_000,
   hasDots: false,
-  tell: (atMs) => timeOfDay(atMs).slice(0, 8),
+  tell: clock,
   ticks: () =>
     [3, 2, 1, 0].map((minutes) => ({ agoMs: minutes * 60_000, text: ["now", "−1", "−2", "−3 min"][minutes] ?? "" })),
 };

@@ -20,6 +20,7 @@ import { PublishForm } from "./publish_form.js";
 import { isPaused, waitingFor } from "./report.js";
 import { Selection } from "./selection.js";
 import { SignIn } from "./sign_in.js";
+import { StatsNotice } from "./stats_notice.js";
 import { StatsPoll } from "./stats_poll.js";
 import { describeStatus, SECRET_WANTED } from "./status.js";
 import { SubjectPage } from "./subject_page.js";
@@ -67,6 +68,7 @@ const connection = new Connection({
 const poll = new StatsPoll({
   secret: () => access.secret,
   onReport: (report) => {
+    notice.showReport(report);
     topics.show(report);
     overview.show(report);
     subjectPage.show(report);
@@ -78,10 +80,14 @@ const poll = new StatsPoll({
     showEmpty();
   },
   onTrouble: (trouble) => {
+    notice.showTrouble(trouble);
     topics.showTrouble(trouble);
-    overview.showTrouble(trouble.text);
     if (trouble.wantsSecret && access.identity !== null) access.check();
   },
+});
+const notice = new StatsNotice({
+  onSecret: (secret) => poll.useSecret(secret),
+  isSignedOut: () => access.isMissing,
 });
 const manage = new Manage({
   secret: () => poll.secret,
@@ -103,10 +109,12 @@ const subjectPage = new SubjectPage({
   },
   onManage: (topic, channel) => manage.open(topic, channel),
   onTombstone: (topic, node) => tombstone.open(lastReport, topic, node),
+  onTrouble: (what, atMs, why) => notice.showPageTrouble(what, atMs, why),
 });
 const nodesPage = new NodesPage({
   secret: () => poll.secret,
   whyNotAdmin: (topic, channel) => access.whyNotAdmin(topic, channel),
+  onTrouble: (what, atMs, why) => notice.showPageTrouble(what, atMs, why),
 });
 const views = new Views(showView);
 const publishForm = new PublishForm(connection, {
@@ -119,8 +127,6 @@ const topics = new Topics({
     form.fill(topic, channel);
     tabs.show("messages");
   },
-  onSecret: (secret) => poll.useSecret(secret),
-  isSignedOut: () => access.isMissing,
 });
 const form = new SubscriptionForm({
   onSubscribe: askOrStart,

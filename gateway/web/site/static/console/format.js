@@ -47,6 +47,11 @@ export function timeOfDay(atMs) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** @param {number} atMs @returns {string} The local time of day to the second: `14:03:07`. */
+export function clock(atMs) {
+  return timeOfDay(atMs).slice(0, 8);
+}
+
 /** @param {number} durationMs @returns {string} `0.4 s`, `42 s`, `3 min 5 s`, `2 h 10 min`. */
 export function duration(durationMs) {
   const seconds = durationMs / 1000;

@@ -5,7 +5,7 @@
 
 import { Chart } from "./chart.js";
 import { byId, setText } from "./elements.js";
-import { duration, rate, shortCount, timeOfDay } from "./format.js";
+import { clock, duration, rate, shortCount } from "./format.js";
 import { MetricsBook, readMetric } from "./metrics.js";
 import { Series } from "./series.js";
 
@@ -114,12 +114,7 @@ function scaleOf(windowMs) {
     stepMs: windowMs,
     gapMs: 1.5 * windowMs,
     hasDots: true,
-    tell: timeOfDayShort,
-    ticks: (nowMs) => [spanMs, spanMs / 2, 0].map((agoMs) => ({ agoMs, text: timeOfDayShort(nowMs - agoMs) })),
+    tell: clock,
+    ticks: (nowMs) => [spanMs, spanMs / 2, 0].map((agoMs) => ({ agoMs, text: clock(nowMs - agoMs) })),
   };
-}
-
-/** @param {number} atMs @returns {string} `14:03:07`. */
-function timeOfDayShort(atMs) {
-  return timeOfDay(atMs).slice(0, 8);
 }

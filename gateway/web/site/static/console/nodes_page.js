@@ -42,6 +42,8 @@ export class NodesPage {
   #root = byId("nodes", HTMLElement);
   #handlers;
   #isBusy = false;
+  /** When the nodes were last read; null: never. @type {number | null} */
+  #atMs = null;
   /** @type {import("./report.js").Report | null} */
   #report = null;
   #table = new Table(part(this.#root, "table"), [
@@ -69,6 +71,8 @@ export class NodesPage {
    * @param {object} handlers
    * @param {() => string} handlers.secret
    * @param {(topic: string, channel: string) => string} handlers.whyNotAdmin
+   * @param {(what: string, atMs: number | null, why: string) => void} handlers.onTrouble Called with the reason why the
+   *   nodes are not newer, and with an empty one when they are.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -86,16 +90,18 @@ export class NodesPage {
 
   /** Another page is shown. */
   close() {
+    if (!this.#poll.isOn) return;
     this.#poll.stop();
+    this.#handlers.onTrouble("Nodes", this.#atMs, "");
   }
 
   /** @param {() => boolean} isCurrent */
   async #ask(isCurrent) {
     const answer = await getJson("nodes", {}, this.#handlers.secret());
     if (!isCurrent()) return;
-    const trouble = part(this.#root, "trouble");
-    trouble.hidden = !("trouble" in answer);
-    if ("trouble" in answer) return setText(trouble, answer.trouble);
+    this.#handlers.onTrouble("Nodes", this.#atMs, "trouble" in answer ? answer.trouble : "");
+    if ("trouble" in answer) return;
+    this.#atMs = Date.now();
     /** @type {{ nodes: Node[], lookupds: Lookupd[] }} */
     const { nodes, lookupds } = answer.data;
     this.#table.show(nodes.map((node) => this.#rowOf(node)));

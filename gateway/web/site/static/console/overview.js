@@ -42,7 +42,6 @@ export class Overview {
   show(report) {
     this.#found = this.#trends.judge(report);
     this.#showTotals(report);
-    this.showTrouble(report.silent.map((nsqd) => `nsqd ${nsqd}`).join("; "));
     this.#draw();
   }
 
@@ -53,13 +52,6 @@ export class Overview {
    */
   find(topic, channel) {
     return this.#found.find((found) => found.topic === topic && found.channel.name === channel);
-  }
-
-  /** @param {string} text Why numbers are missing; empty: none is. */
-  showTrouble(text) {
-    const trouble = part(this.#root, "trouble");
-    trouble.hidden = text === "";
-    setText(trouble, text);
   }
 
   /** @param {Report} report */

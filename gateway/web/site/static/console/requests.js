@@ -91,6 +91,10 @@ export class Repeated {
     document.addEventListener("visibilitychange", () => this.#isOn && this.start());
   }
 
+  get isOn() {
+    return this.#isOn;
+  }
+
   /** Sends a request at once, and then at the interval. */
   start() {
     this.#isOn = true;

@@ -36,6 +36,8 @@ export class SubjectPage {
   #subject = { topic: "", channel: "" };
   /** @type {Report | null} */
   #report = null;
+  /** When the clients of this subject were last read; null: never. @type {number | null} */
+  #clientsAtMs = null;
   #depth = new Series();
   #inFlight = new Series();
   #chart = new Chart(
@@ -89,6 +91,8 @@ export class SubjectPage {
    * @param {(topic: string, channel: string) => void} handlers.onMessages Called to look at its messages.
    * @param {(topic: string, channel: string) => void} handlers.onManage
    * @param {(topic: string, node: string) => void} handlers.onTombstone
+   * @param {(what: string, atMs: number | null, why: string) => void} handlers.onTrouble Called with the reason why the
+   *   clients are not newer, and with an empty one when they are.
    */
   constructor(handlers) {
     this.#handlers = handlers;
@@ -110,6 +114,7 @@ export class SubjectPage {
     this.#peek.open(topic, channel);
     this.#depth.clear();
     this.#inFlight.clear();
+    this.#clientsAtMs = null;
     this.#consumers.show([]);
     this.#producers.show([]);
     part(this.#root, "no-consumers").hidden = true;
@@ -120,7 +125,9 @@ export class SubjectPage {
 
   /** Another page is shown. */
   close() {
+    if (!this.#clients.isOn) return;
     this.#clients.stop();
+    this.#handlers.onTrouble("Clients", this.#clientsAtMs, "");
   }
 
   /** @param {Report} report */
@@ -213,9 +220,13 @@ export class SubjectPage {
     const { topic, channel } = this.#subject;
     const query = { format: "json", include_clients: "true", include_mem: "false", topic };
     const answer = await getJson("stats", channel === "" ? query : { ...query, channel }, this.#handlers.secret());
-    if (!isCurrent() || "trouble" in answer) return; // the poll for all topics shows the same trouble
+    if (!isCurrent()) return;
+    const what = channel === "" ? "Producers" : "Consumers";
+    this.#handlers.onTrouble(what, this.#clientsAtMs, "trouble" in answer ? answer.trouble : "");
+    if ("trouble" in answer) return;
     const { consumers, producers } = readClients(answer.data, topic, channel);
     const nowMs = Date.now();
+    this.#clientsAtMs = nowMs;
     this.#consumers.show(consumers.map((each) => consumerRow(each, nowMs)));
     this.#producers.show(producers.map(producerRow));
     part(this.#root, "no-consumers").hidden = consumers.length > 0;

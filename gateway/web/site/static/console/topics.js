@@ -2,8 +2,8 @@
  * The list of topics and channels from the last /stats, with a filter and a selection.
  */
 
-import { announce, byId, part, setChildren, setText, setTone, stamp } from "./elements.js";
-import { count, plural, rate, shortCount, timeLeft } from "./format.js";
+import { byId, part, setChildren, setText, setTone, stamp } from "./elements.js";
+import { count, plural, rate, shortCount } from "./format.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -112,20 +112,14 @@ export class Topics {
   #chosen = { topic: "", channel: "" };
   #list = byId("topic-list", HTMLUListElement);
   #filter = byId("filter", HTMLInputElement);
-  #trouble = byId("stats-trouble", HTMLElement);
-  #secretForm = byId("admin-secret-form", HTMLFormElement);
-  #isSignedOut;
   #isOpen = false;
   #frame = 0;
 
   /**
    * @param {object} handlers
    * @param {(topic: string, channel: string) => void} handlers.onChosen
-   * @param {(secret: string) => void} handlers.onSecret Called with the administrator's secret.
-   * @param {() => boolean} handlers.isSignedOut Whether the user has to sign in to see topics.
    */
-  constructor({ onChosen, onSecret, isSignedOut }) {
-    this.#isSignedOut = isSignedOut;
+  constructor({ onChosen }) {
     this.#list.addEventListener("click", (event) => {
       const line = event.target instanceof Element ? event.target.closest(".topic-line, .channel") : null;
       const button = line?.querySelector("button");
@@ -135,17 +129,10 @@ export class Topics {
     this.#filter.addEventListener("keydown", (event) => {
       if (event.key === "Escape") this.#leaveFilter(event);
     });
-    this.#secretForm.addEventListener("submit", (event) => {
-      event.preventDefault();
-      onSecret(byId("admin-secret", HTMLInputElement).value);
-    });
   }
 
   /** @param {Report} report */
   show(report) {
-    if (!this.#trouble.hidden) announce("Topics are available again.");
-    this.#trouble.hidden = true;
-    this.#secretForm.hidden = true;
     this.#report = report;
     this.#draw();
   }
@@ -156,30 +143,10 @@ export class Topics {
     this.#draw();
   }
 
-  /**
-   * Shows why there is no update; the last report stays.
-   *
-   * @param {Trouble} trouble
-   */
-  showTrouble({ wantsSecret, text, retryInMs }) {
-    if (wantsSecret && this.#isSignedOut()) return this.#hide();
-    const then = wantsSecret ? "Subscribing and publishing do not need it." : `Retrying in ${timeLeft(retryInMs)}.`;
-    if (this.#trouble.hidden) announce(text);
-    this.#trouble.hidden = false;
-    setTone(this.#trouble, wantsSecret ? "warn" : "bad");
-    setText(this.#trouble, `${text} ${then}`);
-    this.#secretForm.hidden = !wantsSecret;
+  /** @param {Trouble} trouble Why there is no newer report; the last one stays. */
+  showTrouble({ wantsSecret }) {
     byId("no-topics", HTMLElement).hidden = true;
     setText(byId("nsqd-health", HTMLElement), wantsSecret ? "" : "no report");
-  }
-
-  /** Shows no topics, because the user is not signed in. */
-  #hide() {
-    this.#trouble.hidden = false;
-    setTone(this.#trouble, "warn");
-    setText(this.#trouble, "Sign in to see the topics.");
-    for (const element of [this.#secretForm, byId("no-topics", HTMLElement)]) element.hidden = true;
-    setText(byId("nsqd-health", HTMLElement), "");
   }
 
   /**
@@ -258,9 +225,6 @@ export class Topics {
     const nodes = byId("nsqd-health", HTMLElement);
     setText(nodes, `${plural(nsqds, "nsqd")} · ${version}${isHealthy ? "" : ", unhealthy"}`);
     setTone(nodes, isHealthy ? "" : "bad");
-    const notice = byId("nsqd-notice", HTMLElement);
-    notice.hidden = isHealthy;
-    setText(notice, silent.length > 0 ? silent.map((node) => `nsqd ${node}`).join("; ") : health);
   }
 
   #mark() {
