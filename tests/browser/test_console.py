@@ -10,6 +10,7 @@ from playwright.async_api import WebSocketRoute, expect
 from tests.support.browser.browsers import Device, Visitor
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
+    THEN,
     WITH_ONE_BROKER,
     make_channel,
     open_console,
@@ -343,7 +344,7 @@ async def test_a_pause_is_shown_with_the_backlog(
     await console.page.fill("#topic", topic)
     await console.page.click("#subscribe")
 
-    await expect(console.page.locator("#empty-title")).to_have_text(f"{topic} / c is paused")
+    await expect(console.page.locator("#empty-title")).to_have_text(f"{topic} {THEN} c is paused")
     waits = "1,002 messages wait in NSQ until the pause ends."
     await expect(console.page.locator("#empty-paused")).to_have_text(waits)
     (await gateway.http.post(f"/{pauses}/unpause", params=names)).raise_for_status()
@@ -409,7 +410,7 @@ async def test_automatic_asks_before_it_finishes_a_backlog(
     dialog = console.page.locator("#automatic")
     for leave in ("cancel", "Escape"):
         await console.page.click("#subscribe")
-        await expect(dialog).to_contain_text(f"3 messages in {topic} / c would be finished")
+        await expect(dialog).to_contain_text(f"3 messages in {topic} {THEN} c would be finished")
         if leave == "cancel":
             await console.page.click("#automatic-cancel")
         else:

@@ -15,6 +15,7 @@ from tests.support.brokers.embedded_broker import embedded_broker
 from tests.support.browser.browsers import Device, Visitor
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
+    THEN,
     WITH_ONE_BROKER,
     ConsolePage,
     make_channel,
@@ -26,7 +27,8 @@ from tests.support.http.raw_http import exchange
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-THEN = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
+NONE = "\N{EN DASH}"
+"""In place of what is not there."""
 LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -181,6 +183,27 @@ async def test_a_peek_at_a_broker_with_a_data_path_is_free(
         result = console.page.locator("#subject [data-part=peek-result]")
         await expect(result).to_have_text("3 messages. Nothing has changed.")
         visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_the_title_names_the_page(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    console = await open_view(visitor, gateway, "#/")
+    titles = {}
+    for view in ("#/", "#/nodes", "#/messages", f"#/topics/{topic}", f"#/topics/{topic}/c"):
+        await console.page.goto(f"{gateway.url}/console{view}")
+        titles[view] = await console.page.title()
+
+    assert {
+        "#/": f"Overview {NONE} nsq-gateway",
+        "#/nodes": f"Nodes {NONE} nsq-gateway",
+        "#/messages": f"Messages {NONE} nsq-gateway",
+        f"#/topics/{topic}": f"{topic} {NONE} nsq-gateway",
+        f"#/topics/{topic}/c": f"{topic} {THEN} c {NONE} nsq-gateway",
+    } == titles
+    visitor.found_nothing_wrong(gateway.address)
 
 
 # Old numbers

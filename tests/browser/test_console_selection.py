@@ -11,6 +11,7 @@ from playwright.async_api import expect
 from tests.support.browser.browsers import Visitor
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
+    THEN,
     WITH_ONE_BROKER,
     make_channel,
     open_console,
@@ -38,7 +39,7 @@ async def test_what_matches_is_finished_together(
     await expect(page.locator("#finish-all")).to_have_text("FIN all 3")
     await page.click("#finish-all")
     await expect(page.locator("#finish-all-what")).to_have_text(
-        f"3 messages of {topic} / c that match “.city=Lisbon” will be finished: "
+        f"3 messages of {topic} {THEN} c that match “.city=Lisbon” will be finished: "
         "no consumer gets them again."
     )
     await page.click("#finish-all-go")

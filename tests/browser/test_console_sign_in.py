@@ -12,6 +12,7 @@ from tests.support.brokers.killable_broker import KillableBroker
 from tests.support.browser.browsers import Device, Visitor, run
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
+    THEN,
     WITH_ONE_BROKER,
     ConsolePage,
     open_console,
@@ -164,7 +165,7 @@ async def test_what_the_user_may_not_do_is_disabled(  # noqa: PLR0913 - two butt
     subscribe, publish = (console.page.locator(f"#{each}") for each in ("subscribe", "publish"))
     await expect(subscribe).to_be_enabled(enabled=may_subscribe)
     await expect(publish).to_be_enabled(enabled=may_publish)
-    act = f"subscribe to {topic} / {channel}" if channel else f"watch {topic}"
+    act = f"subscribe to {topic} {THEN} {channel}" if channel else f"watch {topic}"
     why_not = {
         "subscribe": "" if may_subscribe else f"{name} may not {act}: no grant allows it.",
         "publish": "" if may_publish else f"{name} may not publish to {topic}: no grant allows it.",
@@ -255,6 +256,6 @@ async def test_only_an_administrator_may_manage(
         await expect(denied).to_be_hidden()
         await expect(actions.first).to_be_enabled()
     else:
-        await expect(denied).to_contain_text("may not administer orders / billing")
+        await expect(denied).to_contain_text(f"may not administer orders {THEN} billing")
         await expect(console.page.locator("#manage [data-action]:enabled")).to_have_count(0)
     visitor.found_nothing_wrong(keyed.address, besides=REFUSED)

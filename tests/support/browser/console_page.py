@@ -15,6 +15,8 @@ from tests.support.gateways.gateway import RunningGateway, poll_until
 Account: TypeAlias = dict[str, int]
 """A channel in nsqd's /stats."""
 
+THEN = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
+"""Between a topic and its channel."""
 WAIT_S = 90.0
 expect.set_options(timeout=WAIT_S * 1_000)
 

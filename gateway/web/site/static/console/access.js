@@ -4,6 +4,7 @@
  * The token or key is kept in this object only: no cookie, no storage.
  */
 
+import { fullName } from "./format.js";
 import { allowsAdmin, allowsPublish, allowsSubscribe } from "./grants.js";
 
 /**
@@ -99,7 +100,7 @@ export class Access {
    */
   whyNotSubscribe(topic, channel) {
     const what = topic || "any topic";
-    const act = channel === "" ? `watch ${what}` : `subscribe to ${what} / ${channel}`;
+    const act = channel === "" ? `watch ${what}` : `subscribe to ${fullName(what, channel)}`;
     return this.#why((grants) => allowsSubscribe(grants, topic, channel), act);
   }
 
@@ -109,8 +110,7 @@ export class Access {
    * @returns {string} Why administration is not allowed; empty if it is.
    */
   whyNotAdmin(topic, channel) {
-    const what = channel === "" ? topic : `${topic} / ${channel}`;
-    return this.#why((grants) => allowsAdmin(grants, topic, channel), `administer ${what}`);
+    return this.#why((grants) => allowsAdmin(grants, topic, channel), `administer ${fullName(topic, channel)}`);
   }
 
   /**

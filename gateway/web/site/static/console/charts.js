@@ -4,7 +4,7 @@
 
 import { Chart } from "./chart.js";
 import { byId, setText } from "./elements.js";
-import { rate, shortCount } from "./format.js";
+import { fullName, rate, shortCount } from "./format.js";
 import { countsOf } from "./report.js";
 import { Meter, Series } from "./series.js";
 
@@ -74,7 +74,7 @@ export class Charts {
     this.#chosen = { topic, channel };
     this.#depth.clear();
     this.#inFlight.clear();
-    const what = channel === "" ? `${topic}, all channels` : `${topic} / ${channel}`;
+    const what = channel === "" ? `${topic}, all channels` : fullName(topic, channel);
     setText(byId("queue-chart-what", HTMLElement), topic === "" ? "select a topic" : what);
     byId("queue-chart-what", HTMLElement).title = what;
   }

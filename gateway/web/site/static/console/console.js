@@ -8,7 +8,7 @@ import { Connection, describe } from "./connection.js";
 import { Detail } from "./detail.js";
 import { offerDividers } from "./dividers.js";
 import { announce, byId, setText, setTone } from "./elements.js";
-import { count, plural, rate } from "./format.js";
+import { count, fullName, plural, rate } from "./format.js";
 import { listenToKeys } from "./keyboard.js";
 import { Manage } from "./manage.js";
 import { parseFilter } from "./message_filter.js";
@@ -159,7 +159,7 @@ function askOrStart(params) {
   if (channel === "" || ack === "client" || waiting === 0) return start(params);
   const dialog = byId("automatic", HTMLDialogElement);
   const what = waiting === null ? "An unknown number of messages" : plural(waiting, "message");
-  const text = `${what} in ${topic} / ${channel} would be finished as they are sent here; other consumers will not get them.`;
+  const text = `${what} in ${fullName(topic, channel)} would be finished as they are sent here; other consumers will not get them.`;
   setText(byId("automatic-what", HTMLElement), text);
   dialog.addEventListener("close", () => dialog.returnValue === "go" && start(params), { once: true });
   dialog.returnValue = "";
@@ -269,7 +269,7 @@ function showWhat(topic, channel) {
 function showEmpty() {
   const { status, params, isActive } = connection;
   const { topic, channel } = params ?? { topic: "", channel: "" };
-  const what = channel === "" ? topic : `${topic} / ${channel}`;
+  const what = fullName(topic, channel);
   const isHeldBack = status.state === "channel_paused" || (lastReport !== null && isPaused(lastReport, topic, channel));
   const title = isHeldBack ? `${what} is paused` : `No messages of ${what} yet`;
   setText(byId("empty-title", HTMLElement), isActive ? title : "Not subscribed");
@@ -397,7 +397,7 @@ function showMessages() {
 function describeShown() {
   const { topic = "", channel = "" } = connection.params ?? {};
   const filter = byId("message-filter", HTMLInputElement).value.trim();
-  return `of ${topic}${channel && ` / ${channel}`}${filter && ` that match “${filter}”`}`;
+  return `of ${fullName(topic, channel)}${filter && ` that match “${filter}”`}`;
 }
 
 function openHelp() {

@@ -40,6 +40,15 @@ export function shortName(name, length = 36) {
   return `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
 }
 
+/**
+ * @param {string} topic
+ * @param {string} channel Empty: the topic.
+ * @returns {string} `orders › billing`, as in the trail of a page.
+ */
+export function fullName(topic, channel) {
+  return channel === "" ? topic : `${topic} › ${channel}`;
+}
+
 /** @param {number} atMs @returns {string} The local time of day: `14:03:07.120`. */
 export function timeOfDay(atMs) {
   const at = new Date(atMs);

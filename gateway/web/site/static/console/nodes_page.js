@@ -3,7 +3,7 @@
  */
 
 import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
-import { count, plural } from "./format.js";
+import { count, fullName, plural } from "./format.js";
 import { DRAIN_TOPIC, messagesOn } from "./report.js";
 import { getJson, post, Repeated } from "./requests.js";
 import { Table } from "./table.js";
@@ -217,7 +217,7 @@ function placeEntry({ topic, channel, messages }) {
   const entry = document.createElement("li");
   const link = document.createElement("a");
   link.href = addressOf(topic, channel);
-  link.textContent = channel === "" ? topic : `${topic} / ${channel}`;
+  link.textContent = fullName(topic, channel);
   entry.append(link, `: ${plural(messages, "message")}${channel === "" ? ", in no channel yet" : ""}`);
   return entry;
 }

@@ -3,7 +3,7 @@
  */
 
 import { byId } from "./elements.js";
-import { shortName } from "./format.js";
+import { fullName, shortName } from "./format.js";
 
 /**
  * @typedef {object} View
@@ -56,6 +56,11 @@ export function crumbs(topic, channel, isHere = false) {
     crumb.title = name;
     return isLast ? [crumb] : [crumb, " › "];
   });
+}
+
+/** @param {View} view */
+function titleOf({ name, topic, channel }) {
+  return name === "subject" ? fullName(topic, channel) : `${name[0]?.toUpperCase()}${name.slice(1)}`;
 }
 
 /** @param {string} text Returned as it is if it is not percent-encoded. */
@@ -116,6 +121,7 @@ export class Views {
       else link.removeAttribute("aria-current");
     }
     byId("pages", HTMLElement).scrollTop = 0;
+    document.title = `${titleOf(this.#view)} – nsq-gateway`;
     this.#onShow(this.#view);
   }
 }
