@@ -29,6 +29,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NONE = "\N{EN DASH}"
 """In place of what is not there."""
+CHANNELS = "#overview [data-part=channels-part]"
+TOPICS = "#overview [data-part=topics-part]"
 LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -54,7 +56,7 @@ async def test_what_falls_behind_is_first_and_says_why(
     await gateway.empty_channel(topic, "empty")
     console = await open_view(visitor, gateway, "#/")
     await console.page.locator("#overview [data-part=filter]").fill(topic)
-    rows = console.page.locator("#overview tbody tr")
+    rows = console.page.locator(f"{CHANNELS} tbody tr")
     await expect(rows).to_have_count(2)
     left = await cells(rows.nth(0))
     empty = await cells(rows.nth(1))
@@ -65,8 +67,8 @@ async def test_what_falls_behind_is_first_and_says_why(
     await console.page.go_back()
     await expect(console.page.locator("#subject-title")).to_have_text("Channel left")
 
-    assert ["left", topic, "no consumers", "3"] == left[:4]
-    assert ["empty", topic, "", "0"] == empty[:4]
+    assert [topic, "left", "no consumers", "3"] == left[:4]
+    assert [topic, "empty", "", "0"] == empty[:4]
     assert console.page.url.endswith(f"#/topics/{topic}/left")
     visitor.found_nothing_wrong(gateway.address)
 
@@ -99,10 +101,10 @@ async def test_a_topic_without_channels_is_no_secret(
     await gateway.publish(topic, b"x")
     console = await open_view(visitor, gateway, "#/")
     await console.page.locator("#overview [data-part=filter]").fill(topic)
-    shown = console.page.locator("#overview tbody tr")
+    shown = console.page.locator(f"{CHANNELS} tbody tr")
     await expect(shown).to_have_count(1)
 
-    assert [topic, "no channels", "1"] == (await cells(shown))[1:4]
+    assert [topic, NONE, "no channels", "1"] == (await cells(shown))[:4]
     visitor.found_nothing_wrong(gateway.address)
 
 
@@ -183,6 +185,173 @@ async def test_a_peek_at_a_broker_with_a_data_path_is_free(
         result = console.page.locator("#subject [data-part=peek-result]")
         await expect(result).to_have_text("3 messages. Nothing has changed.")
         visitor.found_nothing_wrong(gateway.address)
+
+
+# The overview
+
+
+async def test_every_topic_is_on_the_overview(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """One without channels and messages too; each leads to its page."""
+    await make_channel(gateway, f"{topic}-u", "a")
+    await make_channel(gateway, f"{topic}-u", "b")
+    await gateway.post("/mpub", b"one\ntwo", topic=f"{topic}-u")
+    (await gateway.http.post("/topic/create", params={"topic": topic})).raise_for_status()
+    console = await open_view(visitor, gateway, f"#/?filter={topic}")
+    rows = console.page.locator(f"{TOPICS} tbody tr")
+    await expect(rows).to_have_count(2)
+    used, empty = await cells(rows.nth(0)), await cells(rows.nth(1))
+    await rows.nth(1).get_by_role("link", name=topic).click()
+    await expect(console.page.locator("#subject-title")).to_have_text(f"Topic {topic}")
+
+    assert [f"{topic}-u", "2 channels fall behind"] == used[:2]
+    assert ["4", "2", "1"] == used[3:]
+    assert [topic, "no channels"] == empty[:2]
+    assert ["0", "0", "1"] == empty[3:]
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_topic_is_created_from_the_overview(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """By its name, alone or with a channel; one that is there is not created again."""
+    console = await open_view(visitor, gateway, f"#/?filter={topic}")
+    create = console.page.locator(f"{TOPICS} [data-part=create]")
+    result = console.page.locator("#manage-result")
+    await create.click()
+    await expect(console.page.locator("#manage-topic")).to_be_focused()
+    await console.page.keyboard.type(topic)
+    await console.press("Enter")
+    await expect(result).to_have_text(f"Created topic {topic} on every nsqd.")
+    await console.page.click("#manage-close")
+    await expect(row(console, TOPICS, topic)).to_contain_text("no channels")
+    await create.click()
+    await expect(console.page.locator("#manage-topic")).to_have_value("")
+    await console.page.fill("#manage-topic", topic)
+    await console.page.click("#manage-create")
+    await expect(result).to_have_text(f"There is a topic {topic} already.")
+    await console.page.fill("#manage-channel", "c")
+    await console.page.click("#manage-create")
+    await expect(result).to_have_text(f"Created channel c of topic {topic} on every nsqd.")
+    await console.page.click("#manage-close")
+    await expect(row(console, CHANNELS, "c")).to_be_visible()
+
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_the_overview_begins_with_twenty_rows(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    for number in range(23):
+        await make_channel(gateway, topic, f"c{number}")
+    console = await open_view(visitor, gateway, f"#/?filter={topic}")
+    rows = console.page.locator(f"{CHANNELS} tbody tr")
+    more = console.page.locator(f"{CHANNELS} [data-part=more]")
+    await expect(more).to_contain_text("3 more channels.")
+    await expect(rows).to_have_count(20)
+    await more.get_by_role("button").click()
+    await expect(rows).to_have_count(23)
+    await expect(more).to_be_hidden()
+    await console.page.fill("#overview [data-part=filter]", f"{topic}-not")
+    await expect(more).to_contain_text("No channel matches.")
+
+    visitor.found_nothing_wrong(gateway.address)
+
+
+# Orders
+
+
+async def uneven(gateway: RunningGateway, topic: str) -> None:
+    """Have channels "c10", "c2" and "c1" of *topic*, with 3, 2 and 1 messages."""
+    for channel in ("c10", "c2", "c1"):
+        await make_channel(gateway, topic, channel)
+        await gateway.publish(topic, b"x")
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_a_table_is_sorted_by_its_head(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Three presses go around; the address has it, with the filter, for a reload."""
+    await uneven(gateway, topic)
+    console = await open_view(visitor, gateway, "#/")
+    await console.page.fill("#overview [data-part=filter]", topic)
+    names = console.page.locator(f"{CHANNELS} tbody th")
+    head = console.page.locator(f"{CHANNELS} thead")
+    by_name = head.get_by_role("button", name="channel")
+    await expect(names).to_have_text(["c10", "c2", "c1"])
+    await by_name.focus()
+    await console.press("Enter")
+    await expect(names).to_have_text(["c1", "c2", "c10"])
+    cell = head.get_by_role("columnheader", name="channel")
+    await expect(cell).to_have_attribute("aria-sort", "ascending")
+    await console.press("Enter")
+    await expect(names).to_have_text(["c10", "c2", "c1"])
+    await head.get_by_role("button", name="depth").click()
+    await head.get_by_role("button", name="depth").click()
+    await expect(names).to_have_text(["c1", "c2", "c10"])
+    await console.page.reload()
+    await expect(names).to_have_text(["c1", "c2", "c10"])
+    await expect(console.page.locator("#overview [data-part=filter]")).to_have_value(topic)
+    asked = console.page.url
+    await head.get_by_role("button", name="depth").click()
+    await expect(names).to_have_text(["c10", "c2", "c1"])
+
+    assert asked.endswith(f"#/?filter={topic}&channels=depth")
+    assert console.page.url.endswith(f"#/?filter={topic}")
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_a_narrow_table_is_sorted_by_a_choice(
+    visits: Visits, gateway: RunningGateway, topic: str
+) -> None:
+    """Its head is out of sight there."""
+    await uneven(gateway, topic)
+    visitor = await visits(Device(is_phone=True))
+    console = await open_view(visitor, gateway, f"#/topics/{topic}")
+    names = console.page.locator("#subject [data-part=channels] tbody th")
+    await expect(names).to_have_count(3)
+    choice = console.page.locator("#subject [data-part=channels] select")
+    await choice.select_option("depth, least first")
+    await expect(names).to_have_text(["c1", "c2", "c10"])
+
+    assert console.page.url.endswith(f"#/topics/{topic}?channels=depth")
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+@pytest.mark.parametrize("by", ["pointer", "keyboard"])
+async def test_rows_hold_their_places_while_they_are_used(
+    visitor: Visitor, gateway: RunningGateway, topic: str, by: str
+) -> None:
+    """Their numbers change meanwhile; when pointer and focus have left them, so do their places."""
+    await uneven(gateway, topic)
+    console = await open_view(visitor, gateway, f"#/?filter={topic}")
+    names = console.page.locator(f"{CHANNELS} tbody th")
+    depth = row(console, CHANNELS, "c1").locator("[data-label=depth]")
+    await expect(names).to_have_text(["c10", "c2", "c1"])
+    if by == "pointer":
+        await names.first.hover()
+    else:
+        await names.first.get_by_role("link").focus()
+    await gateway.post("/mpub", b"1\n2", topic=topic)
+    await gateway.empty_channel(topic, "c10")
+    await expect(depth).to_have_text("3")
+    await expect(names).to_have_text(["c10", "c2", "c1"])
+    if by == "pointer":
+        await console.page.mouse.move(1, 1)
+    else:
+        await console.page.locator("#overview [data-part=filter]").focus()
+    await expect(names).to_have_text(["c2", "c1", "c10"])
+
+    visitor.found_nothing_wrong(gateway.address)
 
 
 @IN_CHROMIUM
@@ -390,12 +559,13 @@ async def test_the_keyboard_reaches_a_channel(
     await make_channel(gateway, topic, "c")
     console = await open_view(visitor, gateway, "#/")
     await console.page.locator("#overview [data-part=filter]").fill(topic)
-    await expect(console.page.locator("#overview tbody tr")).to_have_count(1)
-    await console.press("Tab", "Tab")
-    link = console.page.locator("#overview tbody a").first
+    row_ = console.page.locator(f"{CHANNELS} tbody tr")
+    await expect(row_).to_have_count(1)
+    await console.press("Tab", "Tab", "Tab")
+    link = row_.get_by_role("link", name="c", exact=True)
     await expect(link).to_be_focused()
     await gateway.publish(topic, b"x")
-    await expect(console.page.locator("#overview tbody tr")).to_contain_text("no consumers")
+    await expect(row_).to_contain_text("no consumers")
     await expect(link).to_be_focused()
     await console.press("Enter")
 

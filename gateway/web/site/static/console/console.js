@@ -97,7 +97,7 @@ const manage = new Manage({
     poll.askNow();
   },
 });
-const overview = new Overview();
+const overview = new Overview({ onCreate: () => manage.openNew() });
 const tombstone = new Tombstone({ secret: () => poll.secret, onDone: () => poll.askNow() });
 const subjectPage = new SubjectPage({
   troubleOf: (topic, channel) => overview.find(topic, channel),
@@ -383,6 +383,8 @@ function showView(view) {
   if (view.name === "subject") subjectPage.open(view);
   else subjectPage.close();
   topics.open(view.name === "messages");
+  if (view.name === "overview") overview.open();
+  else overview.close();
   if (view.name === "nodes") nodesPage.open();
   else nodesPage.close();
 }

@@ -30,6 +30,9 @@ export class Manage {
   #dialog = byId("manage", HTMLDialogElement);
   #result = byId("manage-result", HTMLElement);
   #undo = byId("manage-undo", HTMLButtonElement);
+  #form = byId("manage-new", HTMLFormElement);
+  #topic = byId("manage-topic", HTMLInputElement);
+  #channel = byId("manage-channel", HTMLInputElement);
   #handlers;
   /** @type {SubjectSection[]} */
   #sections = [];
@@ -51,6 +54,18 @@ export class Manage {
     this.#handlers = handlers;
     byId("manage-close", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
     this.#undo.addEventListener("click", () => this.#undoLast?.());
+    this.#form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#create();
+    });
+  }
+
+  /** Asks for the name of a new topic, and of a channel of it. */
+  openNew() {
+    this.#form.reset();
+    this.#choose([]);
+    this.#dialog.showModal();
+    this.#topic.focus();
   }
 
   /**
@@ -65,11 +80,29 @@ export class Manage {
             { topic, channel },
             { topic, channel: "" },
           ];
+    this.#choose(subjects);
+    this.#dialog.showModal();
+  }
+
+  /** @param {readonly Subject[]} subjects What the dialog is about; none: a name is asked for. */
+  #choose(subjects) {
     this.#sections = subjects.map((subject) => new SubjectSection(subject, (action) => this.#do(action, subject)));
     byId("manage-subjects", HTMLElement).replaceChildren(...this.#sections.map(({ root }) => root));
+    this.#form.hidden = subjects.length > 0;
     this.#tell("", "");
     this.#draw();
-    this.#dialog.showModal();
+  }
+
+  /** Creates what was named, unless it is there. */
+  #create() {
+    const subject = { topic: this.#topic.value, channel: this.#channel.value };
+    const { topic, channel } = subject;
+    const isThere = this.#report !== null && countsOf(this.#report, topic, channel) !== null;
+    const whyNot = isThere ? `There is a ${nameOf(subject)} already.` : this.#handlers.whyNot(topic, channel);
+    if (whyNot !== "") return this.#tell(whyNot, "bad");
+    this.#choose([subject]);
+    byId("manage-close", HTMLButtonElement).focus();
+    this.#do("create", subject);
   }
 
   /** @param {Report} report */

@@ -6,7 +6,7 @@ import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
 import { count, fullName, plural } from "./format.js";
 import { DRAIN_TOPIC, messagesOn } from "./report.js";
 import { getJson, post, Repeated } from "./requests.js";
-import { Table } from "./table.js";
+import { Table, UNKNOWN } from "./table.js";
 import { addressOf } from "./views.js";
 
 /**
@@ -46,25 +46,33 @@ export class NodesPage {
   #atMs = null;
   /** @type {import("./report.js").Report | null} */
   #report = null;
-  #table = new Table(part(this.#root, "table"), [
-    { label: "nsqd" },
-    { label: "state" },
-    { label: "action" },
-    { label: "version" },
-    { label: "health" },
-    { label: "topics", isNumber: true },
-    { label: "channels", isNumber: true },
-    { label: "depth", title: "Messages that wait", isNumber: true },
-    { label: "in flight", isNumber: true },
-    { label: "deferred", isNumber: true },
-    { label: "consumers", isNumber: true },
-  ]);
-  #lookupds = new Table(part(this.#root, "lookupds"), [
-    { label: "nsqlookupd" },
-    { label: "nsqds", isNumber: true },
-    { label: "does not know", title: "nsqds that another nsqlookupd knows" },
-    { label: "tombstones", title: "Topics that consumers do not find on an nsqd" },
-  ]);
+  #table = new Table(
+    part(this.#root, "table"),
+    [
+      { label: "nsqd" },
+      { label: "state" },
+      { label: "action", isAction: true },
+      { label: "version" },
+      { label: "health" },
+      { label: "topics", isNumber: true },
+      { label: "channels", isNumber: true },
+      { label: "depth", title: "Messages that wait", isNumber: true },
+      { label: "in flight", isNumber: true },
+      { label: "deferred", isNumber: true },
+      { label: "consumers", isNumber: true },
+    ],
+    "nodes",
+  );
+  #lookupds = new Table(
+    part(this.#root, "lookupds"),
+    [
+      { label: "nsqlookupd" },
+      { label: "nsqds", isNumber: true },
+      { label: "does not know", title: "nsqds that another nsqlookupd knows" },
+      { label: "tombstones", title: "Topics that consumers do not find on an nsqd" },
+    ],
+    "lookupds",
+  );
   #poll = new Repeated(EVERY_MS, (isCurrent) => this.#ask(isCurrent));
 
   /**
@@ -80,6 +88,8 @@ export class NodesPage {
 
   open() {
     this.#tell("", "");
+    this.#table.open();
+    this.#lookupds.open();
     this.#poll.start();
   }
 
@@ -134,7 +144,7 @@ export class NodesPage {
         },
         version ?? "",
         { text: error ?? health, tone: error === undefined && health === "OK" ? "" : "bad" },
-        ...counts.map((each) => (error === undefined ? count(each) : "–")),
+        ...counts.map((each) => (error === undefined ? each : UNKNOWN)),
       ],
     };
   }
@@ -227,7 +237,7 @@ function placeEntry({ topic, channel, messages }) {
  * @returns {import("./table.js").Row}
  */
 function lookupdRow({ lookupd, error, nodes = [], missing = [] }) {
-  if (error !== undefined) return { key: lookupd, cells: [lookupd, "–", { text: error, tone: "bad" }, ""] };
+  if (error !== undefined) return { key: lookupd, cells: [lookupd, UNKNOWN, { text: error, tone: "bad" }, ""] };
   const tombstones = nodes.flatMap(({ tcp_address, tombstones: topics }) =>
     topics.map((topic) => `${topic} on ${tcp_address}`),
   );
@@ -235,7 +245,7 @@ function lookupdRow({ lookupd, error, nodes = [], missing = [] }) {
     key: lookupd,
     cells: [
       lookupd,
-      count(nodes.length),
+      nodes.length,
       { text: missing.join(", "), tone: missing.length === 0 ? "" : "bad" },
       tombstones.join(", "),
     ],

@@ -49,37 +49,48 @@ export class SubjectPage {
     shortCount,
     () => {},
   );
-  #channels = new Table(part(this.#root, "channels"), [
-    { label: "channel" },
-    ...COUNTED,
-    { label: "consumers", isNumber: true },
-    { label: "state" },
-  ]);
-  #consumers = new Table(part(this.#root, "consumers-table"), [
-    { label: "consumer" },
-    { label: "address" },
-    { label: "user agent" },
-    { label: "in flight", isNumber: true },
-    { label: "RDY", title: "How many messages it takes at a time", isNumber: true },
-    { label: "delivered", isNumber: true },
-    { label: "finished", isNumber: true },
-    { label: "requeued", isNumber: true },
-    { label: "connected", isNumber: true },
-    { label: "nsqd" },
-  ]);
-  #nodes = new Table(part(this.#root, "nodes"), [
-    { label: "nsqd" },
-    { label: "action" },
-    ...COUNTED,
-    { label: "messages", title: "Messages published there since its start", isNumber: true },
-  ]);
-  #producers = new Table(part(this.#root, "producers"), [
-    { label: "producer" },
-    { label: "address" },
-    { label: "user agent" },
-    { label: "messages", isNumber: true },
-    { label: "nsqd" },
-  ]);
+  #channels = new Table(
+    part(this.#root, "channels"),
+    [{ label: "channel" }, ...COUNTED, { label: "consumers", isNumber: true }, { label: "state" }],
+    "channels",
+  );
+  #consumers = new Table(
+    part(this.#root, "consumers-table"),
+    [
+      { label: "consumer" },
+      { label: "address" },
+      { label: "user agent" },
+      { label: "in flight", isNumber: true },
+      { label: "RDY", title: "How many messages it takes at a time", isNumber: true },
+      { label: "delivered", isNumber: true },
+      { label: "finished", isNumber: true },
+      { label: "requeued", isNumber: true },
+      { label: "connected", isNumber: true },
+      { label: "nsqd" },
+    ],
+    "consumers",
+  );
+  #nodes = new Table(
+    part(this.#root, "nodes"),
+    [
+      { label: "nsqd" },
+      { label: "action", isAction: true },
+      ...COUNTED,
+      { label: "published", title: "Messages published there since its start", isNumber: true },
+    ],
+    "nodes",
+  );
+  #producers = new Table(
+    part(this.#root, "producers"),
+    [
+      { label: "producer" },
+      { label: "address" },
+      { label: "user agent" },
+      { label: "published", title: "Messages of this topic", isNumber: true },
+      { label: "nsqd" },
+    ],
+    "producers",
+  );
   #peek = new Peek(part(this.#root, "peek-part"), () => this.#handlers.secret());
   #clients = new Repeated(CLIENTS_EVERY_MS, (isCurrent) => this.#askClients(isCurrent));
 
@@ -112,13 +123,15 @@ export class SubjectPage {
     part(this.#root, "rate-total").hidden = channel !== "";
     part(this.#root, "nodes").classList.toggle("no-action", channel !== "");
     this.#peek.open(topic, channel);
+    this.#clientsAtMs = null;
     this.#depth.clear();
     this.#inFlight.clear();
-    this.#clientsAtMs = null;
     this.#consumers.show([]);
+    for (const table of [this.#channels, this.#consumers, this.#nodes, this.#producers]) table.open();
     this.#producers.show([]);
     part(this.#root, "no-consumers").hidden = true;
     part(this.#root, "no-producers").hidden = true;
+    for (const table of [this.#channels, this.#consumers, this.#nodes, this.#producers]) table.open();
     if (this.#report !== null) this.show(this.#report);
     this.#clients.start();
   }
@@ -147,7 +160,7 @@ export class SubjectPage {
     this.#depth.add(report.atMs, counts?.depth ?? 0);
     this.#inFlight.add(report.atMs, counts?.inFlight ?? 0);
     this.#chart.draw(report.atMs);
-    this.#channels.show(channel === "" ? (topic?.channels ?? []).map((each) => channelRow(name, each)) : []);
+    this.#channels.show(channel === "" ? (topic?.channels ?? []).map((each) => this.#channelRow(name, each)) : []);
     this.#nodes.show((topic?.parts ?? []).flatMap((each) => this.#nodeRow(each)));
   }
 
@@ -192,6 +205,20 @@ export class SubjectPage {
   }
 
   /**
+   * @param {string} topic
+   * @param {import("./report.js").ChannelNow} channel
+   * @returns {import("./table.js").Row}
+   */
+  #channelRow(topic, channel) {
+    const { name, clients, paused } = channel;
+    const { why = "", tone = "" } = this.#handlers.troubleOf(topic, name) ?? {};
+    /** @type {import("./table.js").Value} */
+    const state = paused ? { text: "paused", tone: "warn" } : { text: why, tone };
+    const link = { text: shortName(name), href: addressOf(topic, name), title: name };
+    return { key: name, cells: [link, ...countCells(channel), clients, state] };
+  }
+
+  /**
    * @param {import("./report.js").TopicPart} found
    * @returns {import("./table.js").Row[]} None if this nsqd does not have the channel.
    */
@@ -212,7 +239,7 @@ export class SubjectPage {
       whyNot: this.#handlers.whyNotAdmin(topic, ""),
       title: "Delete the topic on this nsqd only",
     };
-    return [{ key: node, cells: [node, tombstone, ...countCells(counts), count(messages)] }];
+    return [{ key: node, cells: [node, tombstone, ...countCells(counts), messages] }];
   }
 
   /** @param {() => boolean} isCurrent */
@@ -247,23 +274,7 @@ function explain({ why, channel: { depth, inFlight, clients } }) {
 
 /** @param {Counts} counts */
 function countCells({ depth, inFlight, deferred, requeued, timedOut }) {
-  return [depth, inFlight, deferred, requeued, timedOut].map(count);
-}
-
-/**
- * @param {string} topic
- * @param {import("./report.js").ChannelNow} channel
- * @returns {import("./table.js").Row}
- */
-function channelRow(topic, channel) {
-  const { name, clients, paused, depth } = channel;
-  const isLeft = clients === 0 && depth > 0;
-  /** @type {import("./table.js").Value} */
-  const state = paused
-    ? { text: "paused", tone: "warn" }
-    : { text: isLeft ? "no consumers" : "", tone: isLeft ? "bad" : "" };
-  const link = { text: shortName(name), href: addressOf(topic, name), title: name };
-  return { key: name, cells: [link, ...countCells(channel), count(clients), state] };
+  return [depth, inFlight, deferred, requeued, timedOut];
 }
 
 /**
@@ -273,8 +284,12 @@ function channelRow(topic, channel) {
  */
 function consumerRow({ key, name, address, userAgent, node, connectedAtMs, ...counts }, nowMs) {
   const { inFlight, ready, messages, finished, requeued } = counts;
-  const numbers = [inFlight, ready, messages, finished, requeued].map(count);
-  return { key, cells: [name, address, userAgent, ...numbers, duration(nowMs - connectedAtMs), node] };
+  const connectedMs = nowMs - connectedAtMs;
+  const connected = { text: duration(connectedMs), sortBy: connectedMs };
+  return {
+    key,
+    cells: [name, address, userAgent, inFlight, ready, messages, finished, requeued, connected, node],
+  };
 }
 
 /**
@@ -282,5 +297,5 @@ function consumerRow({ key, name, address, userAgent, node, connectedAtMs, ...co
  * @returns {import("./table.js").Row}
  */
 function producerRow({ key, name, address, userAgent, node, messages }) {
-  return { key, cells: [name, address, userAgent, count(messages), node] };
+  return { key, cells: [name, address, userAgent, messages, node] };
 }

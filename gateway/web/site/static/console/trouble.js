@@ -17,6 +17,14 @@ import { noCounts } from "./report.js";
  * @property {"" | "warn" | "bad"} tone
  */
 
+/**
+ * @typedef {object} TopicTrouble
+ * @property {import("./report.js").TopicNow} topic
+ * @property {number} depth Of the topic and all its channels.
+ * @property {string} why Empty: nothing is wrong.
+ * @property {"" | "warn" | "bad"} tone
+ */
+
 /** @typedef {{ depth: number, timedOut: number }} Past */
 /** @typedef {{ atMs: number, channels: Map<string, Past> }} Snapshot */
 
@@ -70,6 +78,41 @@ export class Trends {
 }
 
 /**
+ * Returns every topic, those with channels that fall behind first.
+ *
+ * @param {Report} report
+ * @param {readonly ChannelTrouble[]} found What is known of its channels.
+ * @returns {TopicTrouble[]}
+ */
+export function judgeTopics({ topics }, found) {
+  /** @type {Map<string, ChannelTrouble[]>} */
+  const behind = new Map();
+  for (const each of found) if (each.tone !== "") behind.set(each.topic, [...(behind.get(each.topic) ?? []), each]);
+  const judged = topics.map((topic) => {
+    const depth = topic.channels.reduce((sum, channel) => sum + channel.depth, topic.depth);
+    const [why, tone] = reasonOfTopic(topic, behind.get(topic.name) ?? []);
+    return { topic, depth, why, tone };
+  });
+  return judged.sort(
+    (one, other) =>
+      ORDER[one.tone] - ORDER[other.tone] || other.depth - one.depth || order(one.topic.name, other.topic.name),
+  );
+}
+
+/**
+ * @param {import("./report.js").TopicNow} topic
+ * @param {readonly ChannelTrouble[]} behind Those of its channels that fall behind, or the topic itself.
+ * @returns {[string, "" | "warn" | "bad"]}
+ */
+function reasonOfTopic({ paused, channels }, behind) {
+  const tone = behind.some((each) => each.tone === "bad") ? "bad" : behind.length > 0 || paused ? "warn" : "";
+  if (channels.length === 0) return ["no channels", tone];
+  if (paused) return ["paused", tone];
+  if (behind.length === 0) return ["", ""];
+  return [`${plural(behind.length, "channel falls", "channels fall")} behind`, tone];
+}
+
+/**
  * Its messages wait for a first channel, which would get all of them.
  *
  * @param {import("./report.js").TopicNow} topic
@@ -84,7 +127,7 @@ function withoutChannels({ name, depth, paused }) {
  * @param {string} topic
  * @param {string} channel
  */
-function keyOf(topic, channel) {
+export function keyOf(topic, channel) {
   return `${topic}/${channel}`; // no name has a slash
 }
 

@@ -2,6 +2,7 @@
  * The views of the page: overview, topic, channel, nodes and messages. The address after # names the one that is shown.
  */
 
+import { splitHash } from "./address.js";
 import { byId } from "./elements.js";
 import { fullName, shortName } from "./format.js";
 
@@ -20,7 +21,7 @@ import { fullName, shortName } from "./format.js";
  * @returns {View}
  */
 export function parseView(hash, hasTopic) {
-  const [kind = "", topic = "", channel = ""] = hash.replace(/^#\/?/, "").split("/").map(decoded);
+  const [kind = "", topic = "", channel = ""] = splitHash(hash).path.replace(/^#\/?/, "").split("/").map(decoded);
   if (kind === "topics" && topic !== "") return { name: "subject", topic, channel };
   const name = kind === "nodes" || kind === "messages" ? kind : "overview";
   return { name: kind === "" && hasTopic && hash === "" ? "messages" : name, topic: "", channel: "" };
