@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Locator, Route, expect
 
 from gateway.broker.broker import Broker
 from tests.support.brokers.embedded_broker import embedded_broker
-from tests.support.browser.browsers import Device, Visitor
+from tests.support.browser.browsers import Device, Visitor, run
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
     THEN,
@@ -31,6 +31,18 @@ NONE = "\N{EN DASH}"
 """In place of what is not there."""
 CHANNELS = "#overview [data-part=channels-part]"
 TOPICS = "#overview [data-part=topics-part]"
+# Pixels of the chart that have the colour of the line of the depth.
+DRAWN = """
+const canvas = document.querySelector("#subject-chart canvas");
+const context = canvas.getContext("2d");
+context.fillStyle = getComputedStyle(document.querySelector("#subject-chart .swatch.first")).color;
+context.fillRect(0, 0, 1, 1);
+const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+let found = -1;
+for (let at = 0; at < data.length; at += 4)
+  found += Number([0, 1, 2, 3].every((part) => data[at + part] === data[part]));
+return found;
+"""
 LIGHT_AND_DARK = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -373,6 +385,50 @@ async def test_the_title_names_the_page(
         f"#/topics/{topic}/c": f"{topic} {THEN} c {NONE} nsq-gateway",
     } == titles
     visitor.found_nothing_wrong(gateway.address)
+
+
+# The chart
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_a_chart_has_what_was_read_before_its_page_was_opened(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    await make_channel(gateway, topic, "c")
+    console = await open_view(visitor, gateway, f"#/?filter={topic}")
+    depth = row(console, CHANNELS, "c").locator("[data-label=depth]")
+    await expect(depth).to_have_text("0")
+    await gateway.publish(topic, b"x")
+    await expect(depth).to_have_text("1")
+    await row(console, CHANNELS, "c").get_by_role("link", name="c", exact=True).click()
+    reading = console.page.locator("#subject-chart [data-part=reading]")
+    await expect(reading).to_have_text(f"depth 0{NONE}1, in flight 0")
+
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_a_single_reading_is_drawn(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """As a dot: a line needs a second one."""
+    await gateway.publish(topic, b"x")
+    page = await visitor.context.new_page()
+    readings = 0
+
+    async def answer_once(route: Route) -> None:
+        nonlocal readings
+        readings += 1
+        await (route.continue_() if readings == 1 else route.abort())
+
+    await page.route("**/stats?*include_clients=false*", answer_once)
+    await page.goto(f"{gateway.url}/console#/topics/{topic}")
+    await expect(page.locator("#subject-chart [data-part=depth]")).to_have_text("1")
+
+    assert 0 < await run(page, DRAWN)
+    visitor.found_nothing_wrong(gateway.address, besides="ERR_FAILED")
 
 
 # Old numbers

@@ -1,4 +1,4 @@
-"""What falls behind, and why; and which page an address names."""
+"""What falls behind, and why; what is kept for charts; and which page an address names."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ for (const [atMs, stats] of JSON.parse(process.argv.at(-1))) {
 const told = found.map(({ topic, channel, growth, why }) => [topic, channel.name, growth, why]);
 console.log(JSON.stringify(told));
 """
+_KEEP = """
+const { QueueHistory } = await import(process.argv.at(-2) + "/series.js");
+const { readReport } = await import(process.argv.at(-2) + "/report.js");
+const history = new QueueHistory();
+for (const [atMs, stats] of JSON.parse(process.argv.at(-1)))
+  history.add(readReport(stats, atMs, null));
+const valuesOf = ({ points }) => points.map(({ value }) => value);
+const values = (channel) => history.of("t", channel).map(valuesOf);
+console.log(JSON.stringify(["", "c", "d", "c1999", "c2000"].map(values)));
+"""
 _PARSE = """
 globalThis.addEventListener = () => {};
 const { addressOf, parseView } = await import(process.argv.at(-2) + "/views.js");
@@ -42,6 +52,13 @@ def channel(name: str, **counts: int | bool) -> dict[str, Any]:
 def stats(*channels: dict[str, Any], **topic: int | bool) -> dict[str, Any]:
     """Return /stats with one topic."""
     return {"topics": [{"topic_name": "t", "node": "n", "channels": channels, **topic}]}
+
+
+def kept(*readings: tuple[int, dict[str, Any]]) -> list[list[list[int]]]:
+    """Return depths and in flight of the topic, and of "c", "d", "c1999", "c2000"."""
+    asked = json.dumps([[at_s * 1_000, read] for at_s, read in readings])
+    found: list[list[list[int]]] = json.loads(node(_KEEP, str(FOLDER), asked))
+    return found
 
 
 def judged(*readings: tuple[int, dict[str, Any]]) -> list[list[Any]]:
@@ -125,6 +142,26 @@ def test_a_topic_without_channels_has_trouble_if_something_waits() -> None:
     assert [] == judged((0, stats(depth=0)))
 
 
+def test_three_minutes_of_each_queue_are_kept() -> None:
+    """Of a topic with its channels; what is gone is forgotten."""
+    both = stats(channel("c", depth=1, in_flight_count=2), channel("d", depth=3), depth=4)
+    later = stats(channel("c", depth=5, in_flight_count=6))
+    of_topic, of_c, of_d, *_ = kept((0, both), (20, both), (190, later))
+
+    assert [[8, 5], [2, 6]] == of_topic
+    assert [[1, 5], [2, 6]] == of_c
+    assert [[], []] == of_d
+
+
+def test_the_queues_that_are_kept_are_limited() -> None:
+    """To 2,000, so that the page does not grow with the cluster."""
+    many = stats(*({"channel_name": f"c{number}"} for number in range(2_100)))
+    *_, within, beyond = kept((0, many))
+
+    assert [[0], [0]] == within
+    assert [[], []] == beyond
+
+
 @pytest.mark.parametrize(
     "hash_,has_topic,expected",
     [
@@ -138,6 +175,8 @@ def test_a_topic_without_channels_has_trouble_if_something_waits() -> None:
         ("#/topics/t%23ephemeral/c%23ephemeral", False, ["subject", "t#ephemeral", "c#ephemeral"]),
         ("#/topics/%zz", False, ["subject", "%zz", ""]),
         ("#/topics/", False, ["overview", "", ""]),
+        ("#/?filter=t%2Fc&channels=-depth", False, ["overview", "", ""]),
+        ("#/messages?x=1", True, ["messages", "", ""]),
         ("#/somewhere", False, ["overview", "", ""]),
     ],
 )

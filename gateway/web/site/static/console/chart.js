@@ -23,6 +23,9 @@ import { SPAN_MS } from "./series.js";
 const MARGIN = { top: 8, right: 8, bottom: 20, left: 48 };
 const TICK_PX = 4;
 const DOT_PX = 2;
+const LABELS_PX = 8;
+/** In place of a value that is not known. */
+const NONE = "–";
 
 /** @type {Scale} */
 const LAST_MINUTES = {
@@ -71,6 +74,12 @@ export class Chart {
     this.#plot.addEventListener("keydown", (event) => this.#key(event));
     // The canvas has no size until its tab is opened.
     new ResizeObserver(() => this.draw(this.#nowMs)).observe(this.#plot);
+    this.#watchPixels();
+  }
+
+  /** @param {readonly Series[]} series Those of the lines, used from the next drawing on. */
+  set series(series) {
+    this.#lines = this.#lines.map((line, at) => ({ ...line, series: series[at] ?? line.series }));
   }
 
   /** @param {Scale} scale The new time axis, used from the next drawing on. */
@@ -79,11 +88,20 @@ export class Chart {
     this.#plot.setAttribute("aria-valuemin", String(-Math.round(scale.spanMs / 1000)));
   }
 
+  /** Draws again when the screen has other pixels: the window was moved to another one, or the page zoomed. */
+  #watchPixels() {
+    const drawAgain = () => {
+      this.draw(this.#nowMs);
+      this.#watchPixels();
+    };
+    matchMedia(`(resolution: ${devicePixelRatio}dppx)`).addEventListener("change", drawAgain, { once: true });
+  }
+
   /** @param {number} nowMs The right end. */
   draw(nowMs) {
     this.#nowMs = nowMs;
     for (const { part: name, series } of this.#lines) {
-      setText(part(this.#root, name), series.last === null ? "–" : this.#format(series.last));
+      setText(part(this.#root, name), this.#textAt(series, nowMs));
     }
     const { clientWidth: width, clientHeight: height } = this.#plot;
     const context = this.#canvas.getContext("2d");
@@ -114,10 +132,17 @@ export class Chart {
       context.fillText(this.#format(top * share) + (this.#lines[0]?.unit ?? ""), MARGIN.left - 6, y);
     }
     context.textBaseline = "alphabetic";
+    let labelledTo = Number.NEGATIVE_INFINITY;
     for (const { agoMs, text } of this.#scale.ticks(this.#nowMs)) {
-      context.textAlign = agoMs === this.#scale.spanMs ? "left" : agoMs === 0 ? "right" : "center";
       const x = this.#xOf(agoMs, width);
-      context.fillText(text, x, height - 4);
+      const share = agoMs === this.#scale.spanMs ? 0 : agoMs === 0 ? 1 : 0.5;
+      const from = x - share * context.measureText(text).width;
+      context.textAlign = "left";
+      // In a narrow chart there is no room for all of them.
+      if (from >= labelledTo + LABELS_PX) {
+        context.fillText(text, from, height - 4);
+        labelledTo = from + context.measureText(text).width;
+      }
       context.fillRect(Math.round(x) - Number(agoMs === 0), height - MARGIN.bottom, 1, TICK_PX);
     }
   }
@@ -131,13 +156,16 @@ export class Chart {
     context.setLineDash(swatch.borderTopStyle === "dashed" ? [4, 3] : []);
     context.beginPath();
     let beforeMs = Number.NEGATIVE_INFINITY;
-    for (const { atMs, value } of series.points) {
+    for (const [at, { atMs, value }] of series.points.entries()) {
       const agoMs = this.#nowMs - atMs;
       if (agoMs > this.#scale.spanMs) continue;
       const [x, y] = [this.#xOf(agoMs, width), yOf(value / top, height)];
       if (atMs - beforeMs > this.#scale.gapMs) context.moveTo(x, y);
       else context.lineTo(x, y);
-      if (this.#scale.hasDots) context.fillRect(x - DOT_PX, y - DOT_PX, 2 * DOT_PX, 2 * DOT_PX);
+      const afterMs = series.points[at + 1]?.atMs ?? Number.POSITIVE_INFINITY;
+      // Nothing would be drawn of a value between two gaps.
+      const isAlone = atMs - beforeMs > this.#scale.gapMs && afterMs - atMs > this.#scale.gapMs;
+      if (this.#scale.hasDots || isAlone) context.fillRect(x - DOT_PX, y - DOT_PX, 2 * DOT_PX, 2 * DOT_PX);
       beforeMs = atMs;
     }
     context.stroke();
@@ -174,9 +202,8 @@ export class Chart {
     this.#root.classList.toggle("is-read", this.#readAgoMs !== null);
     this.#plot.style.setProperty("--at", String(1 - agoMs / this.#scale.spanMs));
     const values = this.#lines.map(({ name, unit, series }) => {
-      const point = series.nearest(this.#nowMs - agoMs);
-      const isNear = point !== null && Math.abs(point.atMs - this.#nowMs + agoMs) <= this.#scale.gapMs;
-      return `${name} ${isNear ? this.#format(point.value) + unit : "–"}`;
+      const text = this.#textAt(series, this.#nowMs - agoMs);
+      return `${name} ${text}${text === NONE ? "" : unit}`;
     });
     const isNow = this.#readAgoMs === null && this.#scale === LAST_MINUTES;
     const moment = isNow ? "now" : this.#scale.tell(this.#nowMs - agoMs);
@@ -184,6 +211,15 @@ export class Chart {
     setText(part(this.#root, "reading"), this.#readAgoMs === null ? this.#range() : reading);
     this.#plot.setAttribute("aria-valuenow", String(-Math.round(agoMs / 1000)));
     this.#plot.setAttribute("aria-valuetext", reading);
+  }
+
+  /**
+   * @param {Series} series
+   * @param {number} atMs
+   */
+  #textAt(series, atMs) {
+    const point = series.nearest(atMs);
+    return point !== null && Math.abs(point.atMs - atMs) <= this.#scale.gapMs ? this.#format(point.value) : NONE;
   }
 
   /** @returns {string} The least and the greatest value of each line: `depth 3–120, in flight 0–25`. */

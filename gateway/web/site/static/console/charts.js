@@ -5,16 +5,12 @@
 import { Chart } from "./chart.js";
 import { byId, setText } from "./elements.js";
 import { fullName, rate, shortCount } from "./format.js";
-import { countsOf } from "./report.js";
 import { Meter, Series } from "./series.js";
-
-/** @typedef {import("./report.js").Report} Report */
 
 export class Charts {
   #arrivals = new Series();
   #answers = new Series();
-  #depth = new Series();
-  #inFlight = new Series();
+  #history;
   #arrivalMeter = new Meter();
   #answerMeter = new Meter();
   #chosen = { topic: "", channel: "" };
@@ -30,12 +26,17 @@ export class Charts {
   #queue = new Chart(
     byId("queue-chart", HTMLElement),
     [
-      { name: "depth", unit: "", series: this.#depth, part: "depth" },
-      { name: "in flight", unit: "", series: this.#inFlight, part: "in-flight" },
+      { name: "depth", unit: "", series: new Series(), part: "depth" },
+      { name: "in flight", unit: "", series: new Series(), part: "in-flight" },
     ],
     shortCount,
     (agoMs) => this.#page.follow(agoMs),
   );
+
+  /** @param {import("./series.js").QueueHistory} history */
+  constructor(history) {
+    this.#history = history;
+  }
 
   /** Messages received per second, as last measured. */
   get arrivalRate() {
@@ -52,19 +53,12 @@ export class Charts {
     this.#arrivals.add(nowMs, this.#arrivalMeter.read(nowMs, counters.received));
     this.#answers.add(nowMs, this.#answerMeter.read(nowMs, counters.finished + counters.requeued));
     this.#page.draw(nowMs);
+    this.#queue.series = this.#history.of(this.#chosen.topic, this.#chosen.channel);
     this.#queue.draw(nowMs);
   }
 
-  /** @param {Report} report */
-  add(report) {
-    const counts = countsOf(report, this.#chosen.topic, this.#chosen.channel);
-    if (counts === null) return;
-    this.#depth.add(report.atMs, counts.depth);
-    this.#inFlight.add(report.atMs, counts.inFlight);
-  }
-
   /**
-   * Starts over for another topic or channel.
+   * Shows the queue of another topic or channel.
    *
    * @param {string} topic
    * @param {string} channel Empty: the topic and all its channels.
@@ -72,8 +66,6 @@ export class Charts {
   choose(topic, channel) {
     if (topic === this.#chosen.topic && channel === this.#chosen.channel) return;
     this.#chosen = { topic, channel };
-    this.#depth.clear();
-    this.#inFlight.clear();
     const what = channel === "" ? `${topic}, all channels` : fullName(topic, channel);
     setText(byId("queue-chart-what", HTMLElement), topic === "" ? "select a topic" : what);
     byId("queue-chart-what", HTMLElement).title = what;

@@ -19,6 +19,7 @@ import { Overview } from "./overview.js";
 import { PublishForm } from "./publish_form.js";
 import { isPaused, waitingFor } from "./report.js";
 import { Selection } from "./selection.js";
+import { QueueHistory } from "./series.js";
 import { SignIn } from "./sign_in.js";
 import { StatsNotice } from "./stats_notice.js";
 import { StatsPoll } from "./stats_poll.js";
@@ -42,7 +43,8 @@ let lastReport = null;
 const access = new Access(showAccess);
 const signIn = new SignIn(access);
 const tabs = new Tabs(byId("tabs", HTMLElement));
-const charts = new Charts();
+const queueHistory = new QueueHistory();
+const charts = new Charts(queueHistory);
 const metrics = new MetricsCharts();
 const detail = new Detail({
   onAnswer: answer,
@@ -69,13 +71,13 @@ const poll = new StatsPoll({
   secret: () => access.secret,
   onReport: (report) => {
     notice.showReport(report);
+    queueHistory.add(report);
     topics.show(report);
     overview.show(report);
     subjectPage.show(report);
     nodesPage.show(report);
     manage.show(report);
     form.offer(report);
-    charts.add(report);
     lastReport = report;
     showEmpty();
   },
@@ -100,6 +102,7 @@ const manage = new Manage({
 const overview = new Overview({ onCreate: () => manage.openNew() });
 const tombstone = new Tombstone({ secret: () => poll.secret, onDone: () => poll.askNow() });
 const subjectPage = new SubjectPage({
+  history: queueHistory,
   troubleOf: (topic, channel) => overview.find(topic, channel),
   secret: () => poll.secret,
   whyNotAdmin: (topic, channel) => access.whyNotAdmin(topic, channel),

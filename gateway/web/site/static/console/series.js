@@ -1,6 +1,10 @@
 /** PURE. Values over the last three minutes. */
 
+import { add, noCounts } from "./report.js";
+
 export const SPAN_MS = 180_000;
+// With a reading every 2 s, 1,000 of them take up to 6 MB.
+const KEPT = 2_000;
 
 /** @typedef {{ atMs: number, value: number }} Point */
 
@@ -18,10 +22,6 @@ export class Series {
     this.points.push({ atMs, value });
     const first = this.points.findIndex((point) => point.atMs >= atMs - SPAN_MS);
     if (first > 0) this.points.splice(0, first);
-  }
-
-  clear() {
-    this.points = [];
   }
 
   /** @type {number | null} */
@@ -50,6 +50,60 @@ export class Series {
       if (nearest === null || Math.abs(point.atMs - atMs) <= Math.abs(nearest.atMs - atMs)) nearest = point;
     }
     return nearest;
+  }
+}
+
+/** Depth and messages in flight of topics and channels, whether they are shown or not. */
+export class QueueHistory {
+  /** By topic and channel. @type {Map<string, readonly [Series, Series]>} */
+  #kept = new Map();
+
+  /** @param {import("./report.js").Report} report Topics and channels that it does not have are forgotten. */
+  add({ atMs, topics }) {
+    const here = new Set();
+    for (const topic of topics) {
+      const sum = noCounts();
+      sum.depth = topic.depth;
+      for (const channel of topic.channels) {
+        add(sum, channel);
+        here.add(this.#addOne(`${topic.name}/${channel.name}`, atMs, channel));
+      }
+      here.add(this.#addOne(`${topic.name}/`, atMs, sum));
+    }
+    for (const key of this.#kept.keys()) if (!here.has(key)) this.#kept.delete(key);
+  }
+
+  /**
+   * Returns depth and messages in flight, which are kept from now on if they were too many before.
+   *
+   * @param {string} topic
+   * @param {string} channel Empty: the topic and all its channels.
+   */
+  of(topic, channel) {
+    const key = `${topic}/${channel}`; // no name has a slash
+    const found = this.#kept.get(key);
+    if (found !== undefined) return found;
+    /** @type {readonly [Series, Series]} */
+    const begun = [new Series(), new Series()];
+    this.#kept.set(key, begun);
+    return begun;
+  }
+
+  /**
+   * @param {string} key
+   * @param {number} atMs
+   * @param {import("./report.js").Counts} counts
+   */
+  #addOne(key, atMs, { depth, inFlight }) {
+    let series = this.#kept.get(key);
+    if (series === undefined) {
+      if (this.#kept.size >= KEPT) return key;
+      series = [new Series(), new Series()];
+      this.#kept.set(key, series);
+    }
+    series[0].add(atMs, depth);
+    series[1].add(atMs, inFlight);
+    return key;
   }
 }
 

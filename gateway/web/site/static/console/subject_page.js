@@ -38,13 +38,11 @@ export class SubjectPage {
   #report = null;
   /** When the clients of this subject were last read; null: never. @type {number | null} */
   #clientsAtMs = null;
-  #depth = new Series();
-  #inFlight = new Series();
   #chart = new Chart(
     byId("subject-chart", HTMLElement),
     [
-      { name: "depth", unit: "", series: this.#depth, part: "depth" },
-      { name: "in flight", unit: "", series: this.#inFlight, part: "in-flight" },
+      { name: "depth", unit: "", series: new Series(), part: "depth" },
+      { name: "in flight", unit: "", series: new Series(), part: "in-flight" },
     ],
     shortCount,
     () => {},
@@ -96,6 +94,7 @@ export class SubjectPage {
 
   /**
    * @param {object} handlers
+   * @param {import("./series.js").QueueHistory} handlers.history
    * @param {() => string} handlers.secret
    * @param {(topic: string, channel: string) => import("./trouble.js").ChannelTrouble | undefined} handlers.troubleOf
    * @param {(topic: string, channel: string) => string} handlers.whyNotAdmin
@@ -124,8 +123,6 @@ export class SubjectPage {
     part(this.#root, "nodes").classList.toggle("no-action", channel !== "");
     this.#peek.open(topic, channel);
     this.#clientsAtMs = null;
-    this.#depth.clear();
-    this.#inFlight.clear();
     this.#consumers.show([]);
     for (const table of [this.#channels, this.#consumers, this.#nodes, this.#producers]) table.open();
     this.#producers.show([]);
@@ -157,8 +154,7 @@ export class SubjectPage {
     part(this.#root, "no-channels").hidden = topic === undefined || topic.channels.length > 0;
     part(this.#root, "paused").hidden = !isPaused(report, name, channel);
     this.#showTotals(topic, counts ?? noCounts());
-    this.#depth.add(report.atMs, counts?.depth ?? 0);
-    this.#inFlight.add(report.atMs, counts?.inFlight ?? 0);
+    this.#chart.series = this.#handlers.history.of(name, channel);
     this.#chart.draw(report.atMs);
     this.#channels.show(channel === "" ? (topic?.channels ?? []).map((each) => this.#channelRow(name, each)) : []);
     this.#nodes.show((topic?.parts ?? []).flatMap((each) => this.#nodeRow(each)));
