@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from playwright.async_api import expect
 from tests.support.browser.browsers import DESKTOP, PHONE, Browsers, Device, run
 from tests.support.browser.console_page import ConsolePage, make_channel, open_console, open_view
 from tests.support.browser.png import compressed, size_px
-from tests.support.gateways.gateway import RunningGateway, gateway_alone
+from tests.support.gateways.gateway import RunningGateway, gateway_alone, poll_until
 from tests.support.project import ROOT
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.chromium]
@@ -47,6 +48,13 @@ LAST = 9
 FINISH_ALL = """
 for (const row of document.querySelectorAll('#message-rows [data-state="in flight"]'))
   row.querySelector('[data-answer="FIN"]').click();
+"""
+UNKNOWN = re.compile("^\N{EN DASH}$")
+"""In place of a number: a rate is known with the second reading of /stats."""
+SHARP = """
+return [...document.querySelectorAll("canvas")]
+  .filter(({ clientWidth }) => clientWidth > 0)
+  .every(({ width, clientWidth }) => width === Math.round(clientWidth * devicePixelRatio));
 """
 STEPS = 55 if WRITES else 2
 STEP_MS = 3_000
@@ -173,6 +181,7 @@ async def picture_of(console: ConsolePage, picture: Picture) -> bytes:
     metrics = {**viewport, "deviceScaleFactor": picture.scale, "mobile": False}
     devtools = await console.page.context.new_cdp_session(console.page)
     await devtools.send("Emulation.setDeviceMetricsOverride", metrics)
+    assert await poll_until(lambda: run(console.page, SHARP), expected=True)
     taken = await devtools.send("Page.captureScreenshot", {"format": "png"})
     return b64decode(taken["data"])
 
@@ -209,6 +218,8 @@ async def test_a_picture_of_each_page_is_there(
     ):
         console = await open_view(visitor, shop, picture.address)
         await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        unknown = console.page.locator("#pages dd:visible").filter(has_text=UNKNOWN)
+        await expect(unknown).to_have_count(0)
         if picture.page == "channel":
             await expect(console.page.locator("#subject")).to_contain_text("nsq-gateway/")
         taken = await picture_of(console, picture)
