@@ -409,16 +409,18 @@ function openHelp() {
   byId("help", HTMLDialogElement).showModal();
 }
 
+/** Focuses the first filter that is visible: each page has its own. */
 function focusFilter() {
-  views.openMessages();
-  tabs.show("topics");
-  byId("filter", HTMLInputElement).focus();
+  for (const filter of document.querySelectorAll('input[type="search"]')) {
+    if (!(filter instanceof HTMLElement) || !filter.checkVisibility({ visibilityProperty: true })) continue;
+    filter.focus();
+    return;
+  }
 }
 
-/** @param {number} rows */
-function moveBy(rows) {
-  showMessages();
-  list.move(rows);
+/** @returns {boolean} Whether the list of messages is shown: on a phone, also its tab. */
+function areMessagesShown() {
+  return views.view.name === "messages" && !byId("messages", HTMLElement).hidden;
 }
 
 byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) => {
@@ -428,19 +430,21 @@ offerThemes(byId("theme", HTMLButtonElement));
 offerDividers(byId("workbench", HTMLElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
 byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
-listenToKeys({
-  j: () => moveBy(1),
-  k: () => moveBy(-1),
-  ArrowDown: () => moveBy(1),
-  ArrowUp: () => moveBy(-1),
-  f: () => answerSelected("FIN"),
-  r: () => answerSelected("REQ"),
-  t: () => answerSelected("TOUCH"),
-  h: () => list.togglePause(),
-  Escape: () => detail.close(),
-  "/": focusFilter,
-  "?": openHelp,
-});
+listenToKeys({ "/": focusFilter, "?": openHelp });
+listenToKeys(
+  {
+    j: () => list.move(1),
+    k: () => list.move(-1),
+    ArrowDown: () => list.move(1),
+    ArrowUp: () => list.move(-1),
+    f: () => answerSelected("FIN"),
+    r: () => answerSelected("REQ"),
+    t: () => answerSelected("TOUCH"),
+    h: () => list.togglePause(),
+    Escape: () => detail.close(),
+  },
+  areMessagesShown,
+);
 const query = new URLSearchParams(location.search);
 form.fill(query.get("topic") ?? "", query.get("channel") ?? "");
 views.start();

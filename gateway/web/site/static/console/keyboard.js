@@ -6,11 +6,12 @@
 const OWN_ARROWS = '[role="tab"], [role="slider"]';
 
 /**
- * Listens for keys on the whole page.
+ * Listens for keys, wherever the focus is.
  *
  * @param {Keys} keys
+ * @param {() => boolean} [isActive] Returns whether the page shows what the keys act on; else the browser gets them.
  */
-export function listenToKeys(keys) {
+export function listenToKeys(keys, isActive = () => true) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
     // Also where nothing in the dialog has the focus: Escape has to close it.
@@ -21,7 +22,7 @@ export function listenToKeys(keys) {
       if (event.key.startsWith("Arrow") && target.closest(OWN_ARROWS)) return;
     }
     const act = keys[event.key];
-    if (act === undefined) return;
+    if (act === undefined || !isActive()) return;
     event.preventDefault();
     act();
   });
