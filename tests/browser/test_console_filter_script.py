@@ -53,6 +53,7 @@ MESSAGES = {
         ("attempts=1", {"order", "old", "broken"}),
         ("attempts<=3 text", {"again"}),
         ("age>5min", {"old"}),
+        ("age<1d", {"order", "again", "old", "broken"}),
         ("age<1", {"order", "again", "broken"}),
         ("age>=600000ms", {"old"}),
         (".order=1", {"order"}),

@@ -1,5 +1,7 @@
 /** One delivery of a message, with its state. Uses no DOM. */
 
+import { wholeDuration } from "./format.js";
+
 /** @typedef {import("../nsq.js").Message} Message */
 /** @typedef {"FIN" | "REQ" | "TOUCH"} Answer */
 
@@ -85,7 +87,7 @@ export class Delivery {
    * @returns {Promise<boolean>} As finish().
    */
   requeue(delayMs, nowMs) {
-    const note = delayMs > 0 ? `after ${delayMs / 1000} s` : "at once";
+    const note = delayMs > 0 ? `after ${wholeDuration(delayMs / 1000)}` : "at once";
     return this.#answer(() => this.message.requeue(delayMs), "requeued", note, nowMs);
   }
 

@@ -2,6 +2,13 @@
 
 const counts = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const shortCounts = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+/** Units of time with their length in seconds, the longest first. @type {readonly [string, number][]} */
+const UNITS = [
+  ["d", 86_400],
+  ["h", 3_600],
+  ["min", 60],
+  ["s", 1],
+];
 
 /** @param {number} value @returns {string} All digits, grouped: `12,345`. */
 export function count(value) {
@@ -61,7 +68,25 @@ export function clock(atMs) {
   return timeOfDay(atMs).slice(0, 8);
 }
 
-/** @param {number} durationMs @returns {string} `0.4 s`, `42 s`, `3 min 5 s`, `2 h 10 min`. */
+/**
+ * @param {number} atMs
+ * @param {number} nowMs
+ * @returns {string} The local time of day, after the date if that is another day than now: `2026-11-25 14:03:07.120`.
+ */
+export function dateAndTime(atMs, nowMs) {
+  const at = new Date(atMs);
+  if (at.toDateString() === new Date(nowMs).toDateString()) return timeOfDay(atMs);
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${timeOfDay(atMs)}`;
+}
+
+/** @param {number} durationMs @returns {string} In the largest unit: `42 s ago`, `5 min ago`, `3 d ago`. */
+export function ago(durationMs) {
+  const seconds = Math.max(0, Math.floor(durationMs / 1000));
+  const [unit, lengthS] = UNITS.find(([, lengthS]) => seconds >= lengthS) ?? ["s", 1];
+  return `${Math.floor(seconds / lengthS)} ${unit} ago`;
+}
+
+/** @param {number} durationMs @returns {string} `0.4 s`, `42 s`, `1 min`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`. */
 export function duration(durationMs) {
   const seconds = durationMs / 1000;
   if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
@@ -81,11 +106,17 @@ export function size(bytes) {
   return `${(bytes / (1024 * 1024)).toFixed(1)} MiB`;
 }
 
-/** @param {number} seconds @returns {string} */
-function wholeDuration(seconds) {
-  if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+/** @param {number} seconds @returns {string} In the two largest units, without those that are 0. */
+export function wholeDuration(seconds) {
+  const largest = UNITS.findIndex(([, lengthS]) => seconds >= lengthS);
+  if (largest === -1) return "0 s";
+  let left = seconds;
+  const parts = UNITS.slice(largest, largest + 2).map(([unit, lengthS]) => {
+    const whole = Math.floor(left / lengthS);
+    left -= whole * lengthS;
+    return whole > 0 ? `${whole} ${unit}` : "";
+  });
+  return parts.join(" ").trimEnd();
 }
 
 /** @param {number} value */

@@ -10,12 +10,12 @@
 
 // A message may have a megabyte, and the list is filtered whenever it changes.
 const SEARCHED_CHARACTERS = 65_536;
-const COMPARISON = /^(attempts|age)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(ms|s|min|h)?$/;
+const COMPARISON = /^(attempts|age)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(ms|s|min|h|d)?$/;
 const MEMBER = /^\.([^=<>]+)(<=|>=|<|>|=)(.*)$/s;
 // A value in quotes may have spaces.
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+|["']/g;
 /** @type {Record<string, number>} */
-const UNIT_MS = { ms: 1, s: 1_000, min: 60_000, h: 3_600_000 };
+const UNIT_MS = { ms: 1, s: 1_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
 /** @type {Record<string, (one: number, other: number) => boolean>} */
 const COMPARE = {
   "<": (one, other) => one < other,
