@@ -96,3 +96,18 @@ async def test_the_help_says_where_keys_hold(visitor: Visitor, gateway: RunningG
 
     assert ["On all pages", "On the page Messages"] == titles
     visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_key_copies_the_open_message(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    await gateway.publish(topic, b'{"a":1}')
+    await console.row('"a"').click()
+    await console.press("c")
+    await expect(console.detail.get_by_role("button", name="Copied")).to_be_visible()
+
+    assert '{"a":1}' == await console.page.evaluate("navigator.clipboard.readText()")
+    visitor.found_nothing_wrong(gateway.address)

@@ -27,7 +27,7 @@ FINGER_PX = 44
 # A name in the list of topics is pressed with the line that it stands in.
 SMALL = """
 const found = [];
-for (const button of document.querySelectorAll("button, nav a, #detail-views")) {
+for (const button of document.querySelectorAll("button, nav a, .body-views")) {
   const pressed = button.closest(".topic-line, .channel") ?? button;
   const { width, height } = pressed.getBoundingClientRect();
   if (width > 0 && Math.min(width, height) < given[0])

@@ -181,7 +181,7 @@ async def test_a_peek_says_what_it_costs(
     await expect(rows).to_have_count(2)
     account = {"depth": 2, "in_flight_count": 0, "requeue_count": 0 if kind == "embedded" else 2}
 
-    assert {"one", "two"} == {(await cells(rows.nth(number)))[4] for number in range(2)}
+    assert {"one", "two"} == {(await cells(rows.nth(number)))[5] for number in range(2)}
     assert account == await console.account_becomes(topic, "c", account)
     visitor.found_nothing_wrong(gateway.address, besides="409")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ async def test_a_question_that_is_cancelled_finishes_nothing(
 async def test_what_is_shown_is_exported(
     visitor: Visitor, gateway: RunningGateway, topic: str, tmp_path: Path
 ) -> None:
-    """One object a line, newest first; what is no text as base64."""
+    """One object a line, newest first; what is no text as base64; the file has the topic's name."""
     console = await open_console(visitor, gateway)
     await console.subscribe(topic)
     for body in (b"one", b"two", b"\xff\x00"):
@@ -83,6 +84,7 @@ async def test_what_is_shown_is_exported(
     await expect(console.page.locator("#message-rows .row")).to_have_count(3)
     async with console.page.expect_download() as download:
         await console.page.click("#export")
+    name = (await download.value).suggested_filename
     await (await download.value).save_as(tmp_path / "messages.ndjson")
     lines = (tmp_path / "messages.ndjson").read_text().splitlines()
     messages = [json.loads(line) for line in lines]
@@ -91,6 +93,7 @@ async def test_what_is_shown_is_exported(
         message.get("body_base64") or message["body"] for message in messages
     ]
     assert {"id", "timestamp_ns", "attempts", "body"} == messages[1].keys()
+    assert re.fullmatch(rf"{topic}-[0-9-]{{10}}T\d{{6}}Z\.ndjson", name)
     visitor.found_nothing_wrong(gateway.address)
 
 

@@ -58,7 +58,7 @@ const list = new MessageList({
   onSelect: (delivery) => detail.show(delivery),
   isOpen: () => detail.isOpen,
 });
-const selection = new Selection({ shown: () => list.shown, answer, where: describeShown });
+const selection = new Selection({ shown: () => list.shown, answer, where: describeShown, subject: subscribed });
 const connection = new Connection({
   onDelivery: (delivery) => {
     list.add(delivery);
@@ -270,8 +270,8 @@ function showWhat(topic, channel) {
 
 /** Shows why the list is empty. */
 function showEmpty() {
-  const { status, params, isActive } = connection;
-  const { topic, channel } = params ?? { topic: "", channel: "" };
+  const { status, isActive } = connection;
+  const { topic, channel } = subscribed();
   const what = fullName(topic, channel);
   const isHeldBack = status.state === "channel_paused" || (lastReport !== null && isPaused(lastReport, topic, channel));
   const title = isHeldBack ? `${what} is paused` : `No messages of ${what} yet`;
@@ -398,9 +398,14 @@ function showMessages() {
   tabs.show("messages");
 }
 
+/** @returns {{ topic: string, channel: string }} What the messages of the list come from; empty names: nothing yet. */
+function subscribed() {
+  return connection.params ?? { topic: "", channel: "" };
+}
+
 /** @returns {string} Which messages the list shows: `of orders / billing that match “ada”`. */
 function describeShown() {
-  const { topic = "", channel = "" } = connection.params ?? {};
+  const { topic, channel } = subscribed();
   const filter = byId("message-filter", HTMLInputElement).value.trim();
   return `of ${fullName(topic, channel)}${filter && ` that match “${filter}”`}`;
 }
@@ -441,6 +446,7 @@ listenToKeys(
     r: () => answerSelected("REQ"),
     t: () => answerSelected("TOUCH"),
     h: () => list.togglePause(),
+    c: () => detail.copy(),
     Escape: () => detail.close(),
   },
   areMessagesShown,

@@ -2,10 +2,11 @@
  * Looks at the messages of a channel: for free where the nsqd can, else by taking them and giving them back at once.
  */
 
-import { indentedJson, preview, visible } from "./body_text.js";
-import { showFoldable } from "./body_tree.js";
+import { preview } from "./body_text.js";
+import { BodyView } from "./body_view.js";
 import { part, setText } from "./elements.js";
-import { count, plural, timeOfDay } from "./format.js";
+import { ago, count, dateAndTime, plural } from "./format.js";
+import { saveMessages } from "./message_file.js";
 import { parseFilter } from "./message_filter.js";
 import { getJson, postForJson } from "./requests.js";
 import { Table } from "./table.js";
@@ -18,29 +19,40 @@ import { Table } from "./table.js";
  *   body_base64?: string }[]} messages
  */
 
-const CHARACTERS = 200;
-/** Rows drawn; the filter looks at all. */
-const SHOWN = 100;
-const MOST_FOLDABLE = 256 * 1024;
+/**
+ * @typedef {object} Waiting A message that waits.
+ * @property {string} node
+ * @property {string} state
+ * @property {import("./message_file.js").ExportedMessage} message
+ */
 
-/** @typedef {Peeked["messages"][number]} PeekedMessage */
-/** @typedef {import("./message_filter.js").Matched} Matched */
+const CHARACTERS = 200;
+/** Rows that are added at a time; the filter looks at all messages. */
+const ROWS_AT_A_TIME = 100;
 
 export class Peek {
   #root;
   #secret;
   #topic = "";
   #channel = "";
+  #peek;
   #take;
+  #export;
   #result;
   #table;
+  #more;
+  #opened;
   #body;
+  #bodyView;
   #filter;
   #most;
-  /** The messages, each with what the filter looks at. @type {[PeekedMessage, Matched][]} */
+  /** @type {readonly Waiting[]} */
   #messages = [];
+  #rows = ROWS_AT_A_TIME;
   /** What was said about them. */
   #said = "";
+  /** The peek that waits for its response; a later one replaces it. @type {symbol | null} */
+  #pending = null;
 
   /**
    * @param {HTMLElement} root
@@ -49,22 +61,30 @@ export class Peek {
   constructor(root, secret) {
     this.#root = root;
     this.#secret = secret;
-    this.#take = part(root, "take");
+    this.#peek = buttonOf(root, "peek");
+    this.#take = buttonOf(root, "take");
+    this.#export = buttonOf(root, "peek-export");
     this.#result = part(root, "peek-result");
     this.#table = new Table(part(root, "peeked"), [
       { label: "id" },
       { label: "state" },
       { label: "attempts", isNumber: true },
-      { label: "published", isNumber: true },
+      { label: "published" },
+      { label: "age", isNumber: true },
       { label: "body" },
       { label: "nsqd" },
     ]);
+    this.#more = part(root, "peek-more");
+    this.#opened = part(root, "peeked-message");
     this.#body = part(root, "peeked-body");
+    this.#bodyView = new BodyView(this.#body, part(root, "peeked-head"));
     this.#filter = part(root, "peek-filter");
     this.#most = part(root, "peek-most");
-    this.#filter.addEventListener("input", () => this.#draw());
-    part(root, "peek").addEventListener("click", () => this.#look(getJson));
+    this.#filter.addEventListener("input", () => this.#draw(ROWS_AT_A_TIME));
+    this.#more.addEventListener("click", () => this.#draw(this.#rows + ROWS_AT_A_TIME));
+    this.#peek.addEventListener("click", () => this.#look(getJson));
     this.#take.addEventListener("click", () => this.#look(postForJson));
+    this.#export.addEventListener("click", () => this.#save());
   }
 
   /**
@@ -76,6 +96,7 @@ export class Peek {
     this.#channel = channel;
     this.#root.hidden = channel === "";
     this.#take.hidden = true;
+    this.#wait(null);
     this.#show([], "");
   }
 
@@ -83,11 +104,17 @@ export class Peek {
   async #look(request) {
     const { topic, channel } = { topic: this.#topic, channel: this.#channel };
     const max = this.#most instanceof HTMLSelectElement ? this.#most.value : "20";
+    const mine = Symbol();
+    const hadFocus = this.#root.contains(document.activeElement);
+    this.#wait(mine);
     const answer = await request("channel/peek", { topic, channel, max }, this.#secret());
-    if (topic !== this.#topic || channel !== this.#channel) return;
+    if (this.#pending !== mine) return;
+    this.#wait(null);
+    this.#take.hidden = !("trouble" in answer) || !answer.trouble.startsWith("PEEK_TAKES");
+    // A disabled button has lost the focus.
+    if (hadFocus && document.activeElement === document.body) (this.#take.hidden ? this.#peek : this.#take).focus();
     if ("trouble" in answer) {
       // nsqd cannot show messages: the user decides whether they are taken.
-      this.#take.hidden = !answer.trouble.startsWith("PEEK_TAKES");
       return this.#show(
         [],
         this.#take.hidden
@@ -97,59 +124,84 @@ export class Peek {
     }
     /** @type {Peeked} */
     const { is_free: isFree, more, messages } = answer.data;
-    this.#take.hidden = true;
     const cost = isFree ? "Nothing has changed." : "They were taken and given back.";
-    this.#show(messages, `${plural(messages.length, "message")}${more ? ", and there are more" : ""}. ${cost}`);
+    this.#show(
+      messages.map(waiting),
+      `${plural(messages.length, "message")}${more ? ", and there are more" : ""}. ${cost}`,
+    );
+  }
+
+  /** @param {symbol | null} pending */
+  #wait(pending) {
+    this.#pending = pending;
+    this.#peek.disabled = this.#take.disabled = pending !== null;
   }
 
   /**
-   * @param {Peeked["messages"]} messages
+   * @param {readonly Waiting[]} messages
    * @param {string} said
    */
   #show(messages, said) {
-    this.#messages = messages.map((each) => [each, asMatched(each)]);
+    this.#messages = messages;
     this.#said = said;
-    this.#draw();
+    this.#draw(ROWS_AT_A_TIME);
   }
 
-  #draw() {
-    const text = this.#filter instanceof HTMLInputElement ? this.#filter.value : "";
-    const condition = parseFilter(text);
+  /** The messages that match the filter. @returns {readonly Waiting[]} */
+  #found() {
+    const condition = parseFilter(this.#filter instanceof HTMLInputElement ? this.#filter.value : "");
     const nowMs = Date.now();
-    const found =
-      condition === null ? this.#messages : this.#messages.filter(([, matched]) => condition(matched, nowMs));
-    const matching = condition === null || this.#messages.length === 0 ? "" : ` ${count(found.length)} match.`;
-    const cut = found.length > SHOWN ? ` The first ${SHOWN} are shown.` : "";
+    return condition === null ? this.#messages : this.#messages.filter((each) => condition(each, nowMs));
+  }
+
+  /** @param {number} rows How many are shown at most. */
+  #draw(rows) {
+    this.#rows = rows;
+    const found = this.#found();
+    const nowMs = Date.now();
+    const matching = found.length === this.#messages.length ? "" : ` ${count(found.length)} match.`;
+    const cut = found.length > rows ? ` The first ${count(rows)} are shown.` : "";
     this.#tell(this.#said + matching + cut);
-    this.#body.hidden = true;
+    this.#opened.hidden = true;
+    this.#export.disabled = found.length === 0;
+    this.#more.hidden = found.length <= rows;
     part(this.#root, "peeked").hidden = found.length === 0;
-    this.#table.show(found.slice(0, SHOWN).map(([message]) => this.#rowOf(message)));
+    this.#table.show(found.slice(0, rows).map((each) => this.#rowOf(each, nowMs)));
   }
 
   /**
-   * @param {PeekedMessage} message
+   * @param {Waiting} waiting
+   * @param {number} nowMs
    * @returns {import("./table.js").Row}
    */
-  #rowOf(message) {
-    const { node, state, id, timestamp_ns, attempts } = message;
-    const published = timeOfDay(Number(BigInt(timestamp_ns) / 1_000_000n));
+  #rowOf({ node, state, message }, nowMs) {
+    const { id, timestampNs, attempts } = message;
+    const publishedAtMs = Number(timestampNs / 1_000_000n);
+    const published = { text: dateAndTime(publishedAtMs, nowMs), title: new Date(publishedAtMs).toISOString() };
     const body = {
-      text: preview(textOf(message), CHARACTERS) || "(empty)",
+      text: preview(message.body, CHARACTERS) || "(empty)",
       onPress: () => this.#open(message),
       title: "Show it whole",
     };
-    return { key: `${node} ${id}`, cells: [id, state.replace("_", " "), count(attempts), published, body, node] };
+    return {
+      key: `${node} ${id}`,
+      cells: [id, state.replace("_", " "), count(attempts), published, ago(nowMs - publishedAtMs), body, node],
+    };
   }
 
-  /** @param {PeekedMessage} message */
+  /** @param {Waiting["message"]} message */
   #open(message) {
-    const text = textOf(message);
-    const json = indentedJson(text);
-    if (json === null || json.length > MOST_FOLDABLE) setText(this.#body, visible(json ?? text));
-    else showFoldable(this.#body, visible(json));
-    this.#body.hidden = false;
-    this.#body.scrollIntoView({ block: "nearest" });
+    setText(part(this.#root, "peeked-id"), message.id);
+    this.#opened.hidden = false;
+    this.#bodyView.show(message);
+    this.#opened.scrollIntoView({ block: "nearest" });
     this.#body.focus({ preventScroll: true });
+  }
+
+  #save() {
+    const messages = this.#found().map(({ message }) => message);
+    const name = saveMessages(messages, this.#topic, this.#channel);
+    this.#tell(`${plural(messages.length, "message")} exported to ${name}.`);
   }
 
   /** @param {string} text Empty hides it. */
@@ -159,16 +211,21 @@ export class Peek {
   }
 }
 
-/** @param {PeekedMessage} message */
-function textOf({ body, body_base64 }) {
-  return body ?? `base64: ${body_base64 ?? ""}`;
+/**
+ * @param {HTMLElement} root
+ * @param {string} name
+ * @returns {HTMLButtonElement}
+ */
+function buttonOf(root, name) {
+  return /** @type {HTMLButtonElement} */ (part(root, name));
 }
 
-/**
- * @param {PeekedMessage} message
- * @returns {Matched} As the filter sees a message.
- */
-function asMatched(message) {
-  const { id, attempts, timestamp_ns } = message;
-  return { message: { id, attempts, timestampNs: BigInt(timestamp_ns), body: textOf(message) } };
+/** @param {Peeked["messages"][number]} peeked @returns {Waiting} */
+function waiting({ node, state, id, timestamp_ns, attempts, body, body_base64 = "" }) {
+  const bytes =
+    body === undefined
+      ? Uint8Array.from(atob(body_base64), (each) => each.charCodeAt(0))
+      : new TextEncoder().encode(body);
+  const text = body ?? new TextDecoder().decode(bytes);
+  return { node, state, message: { id, timestampNs: BigInt(timestamp_ns), attempts, body: text, bytes } };
 }

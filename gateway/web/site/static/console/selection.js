@@ -2,9 +2,9 @@
  * What is done with all messages that the list shows: answer those in flight, or export them.
  */
 
-import { isText } from "./body_text.js";
 import { announce, byId, setText, setTone } from "./elements.js";
 import { plural } from "./format.js";
+import { saveMessages } from "./message_file.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 
@@ -22,12 +22,13 @@ export class Selection {
    * @param {() => readonly Delivery[]} handlers.shown Returns the deliveries that the list shows, newest first.
    * @param {(kind: "FIN" | "REQ", delivery: Delivery) => Promise<boolean>} handlers.answer
    * @param {() => string} handlers.where Describes which deliveries are shown.
+   * @param {() => { topic: string, channel: string }} handlers.subject Returns what is subscribed.
    */
   constructor(handlers) {
     this.#handlers = handlers;
     this.#finish.addEventListener("click", () => this.#askToFinish());
     this.#requeue.addEventListener("click", () => this.#answerAll("REQ", this.#inFlight()));
-    this.#export.addEventListener("click", () => this.#download());
+    this.#export.addEventListener("click", () => this.#save());
   }
 
   /** Shows how many there are. */
@@ -87,28 +88,10 @@ export class Selection {
     setTone(this.#result, tone);
   }
 
-  /** Offers a file with one JSON object a line. */
-  #download() {
-    const lines = this.#handlers.shown().map(({ message }) => `${lineOf(message)}\n`);
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob(lines, { type: "application/x-ndjson" }));
-    link.download = "messages.ndjson";
-    link.click();
-    // The browser has read it by then.
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
-    this.#tell(`${plural(lines.length, "message")} exported to ${link.download}.`, "good");
+  #save() {
+    const messages = this.#handlers.shown().map(({ message }) => message);
+    const { topic, channel } = this.#handlers.subject();
+    const name = saveMessages(messages, topic, channel);
+    this.#tell(`${plural(messages.length, "message")} exported to ${name}.`, "good");
   }
-}
-
-/**
- * PURE. Returns a message as JSON on one line, with the members that the gateway sends.
- *
- * @param {import("./delivery.js").Message} message
- */
-export function lineOf({ id, timestampNs, attempts, body, bytes }) {
-  const head = { id, timestamp_ns: String(timestampNs), attempts };
-  if (isText(bytes)) return JSON.stringify({ ...head, body });
-  let binary = "";
-  for (const byte of bytes) binary += String.fromCharCode(byte);
-  return JSON.stringify({ ...head, body_base64: btoa(binary) });
 }
