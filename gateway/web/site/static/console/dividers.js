@@ -3,12 +3,15 @@
  * browser's storage.
  */
 
+import { recall, remember } from "./storage.js";
+
 const STEP_PX = 16;
 /** A side narrower than this is collapsed. */
 const NARROWEST_PX = 160;
 /** Share of the page that a side may take. */
 const WIDEST_SHARE = 0.45;
-const KEY = "nsq-gateway.width.";
+/** Prefix of the names under which widths are kept. */
+const WIDTH = "width.";
 
 /** @param {HTMLElement} root Has the dividers, each with the id of its side in `aria-controls`. */
 export function offerDividers(root) {
@@ -62,7 +65,7 @@ class Divider {
     const widest = this.#root.clientWidth * WIDEST_SHARE;
     const bounded = widthPx === null ? null : Math.round(Math.min(widthPx, widest));
     this.#show(bounded !== null && bounded < NARROWEST_PX ? 0 : bounded);
-    remember(this.#side.id, this.#widthPx);
+    remember(WIDTH + this.#side.id, this.#widthPx === null ? null : String(this.#widthPx));
   }
 
   #toggle() {
@@ -119,24 +122,7 @@ class Divider {
 
 /** @param {string} side @returns {number | null} */
 function remembered(side) {
-  try {
-    const text = localStorage.getItem(KEY + side);
-    const widthPx = text === null ? Number.NaN : Number(text);
-    return Number.isFinite(widthPx) && widthPx >= 0 ? widthPx : null;
-  } catch {
-    return null; // storage may be forbidden
-  }
-}
-
-/**
- * @param {string} side
- * @param {number | null} widthPx
- */
-function remember(side, widthPx) {
-  try {
-    if (widthPx === null) localStorage.removeItem(KEY + side);
-    else localStorage.setItem(KEY + side, String(widthPx));
-  } catch {
-    // No storage: the width applies until the page is closed.
-  }
+  const text = recall(WIDTH + side);
+  const widthPx = text === null ? Number.NaN : Number(text);
+  return Number.isFinite(widthPx) && widthPx >= 0 ? widthPx : null;
 }

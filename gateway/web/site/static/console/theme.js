@@ -4,7 +4,8 @@
  * The page is painted after this module has run, so that the wrong theme never flashes.
  */
 
-const KEY = "nsq-gateway.theme";
+import { recall, remember } from "./storage.js";
+
 /** @type {readonly string[]} */
 const THEMES = ["system", "light", "dark"];
 
@@ -22,7 +23,7 @@ export function offerThemes(button) {
   };
   button.addEventListener("click", () => {
     apply(THEMES[(THEMES.indexOf(current()) + 1) % THEMES.length] ?? "system");
-    remember(current());
+    remember("theme", current());
     show();
   });
   show();
@@ -41,19 +42,6 @@ function apply(theme) {
 
 /** @returns {string} */
 function remembered() {
-  try {
-    const theme = localStorage.getItem(KEY) ?? "system";
-    return THEMES.includes(theme) ? theme : "system";
-  } catch {
-    return "system"; // storage may be forbidden
-  }
-}
-
-/** @param {string} theme */
-function remember(theme) {
-  try {
-    localStorage.setItem(KEY, theme);
-  } catch {
-    // No storage: the theme applies until the page is closed.
-  }
+  const theme = recall("theme") ?? "system";
+  return THEMES.includes(theme) ? theme : "system";
 }
