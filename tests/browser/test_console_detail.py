@@ -21,6 +21,10 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), WITH_ONE_BROKER]
 
 MOST_FOLDS = 300
 NESTED = {"order": 1, "lines": [{"item": "teapot"}, {"item": "lantern"}], "empty": {}}
+COLOURS = """
+return [...document.querySelectorAll("#detail-body [data-type]")]
+  .map((each) => [each.dataset.type, each.textContent, getComputedStyle(each).color]);
+"""
 IS_SEEN = """
 const row = document.querySelector('#message-rows [aria-selected="true"]');
 const { left, top } = row.getBoundingClientRect();
@@ -93,6 +97,57 @@ async def test_objects_and_arrays_fold(
 
     assert json.dumps(NESTED, indent=2) == whole == await console.body.inner_text()
     assert " … 2 elements ]" == folded
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_all_is_folded_and_unfolded_at_once(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """But for the outermost object; the button follows what is folded one by one."""
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    await gateway.publish(topic, json.dumps(NESTED).encode())
+    await gateway.publish(topic, b'{"flat": 1}')
+    await console.row("teapot").click()
+    folds = console.body.locator("details details")
+    unfolded = console.body.locator("details details[open]")
+    number = await folds.count()
+    await console.detail.get_by_role("button", name="Fold all", exact=True).click()
+    await expect(unfolded).to_have_count(0)
+    await expect(console.body.get_by_text('"order": ')).to_be_visible()
+    await console.detail.get_by_role("button", name="Unfold all").click()
+    await expect(unfolded).to_have_count(number)
+    for fold in reversed(await folds.all()):
+        await fold.locator("summary").first.click()
+    await expect(console.detail.get_by_role("button", name="Unfold all")).to_be_visible()
+    await console.row("flat").click()
+    await expect(console.detail.get_by_role("button", name="all")).to_have_count(0)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_values_have_the_colour_of_their_type(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Four types, four colours; the text is that of the body."""
+    text = 'text, with " and: 1'
+    body = {"a": [text, -1.5e3], "b": {"yes": True, "no": False}, "c": None}
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic)
+    await gateway.publish(topic, json.dumps(body).encode())
+    await console.row("text").click()
+    found = await run(console.page, COLOURS)
+    types = {value: type_ for type_, value, _ in found}
+
+    assert json.dumps(body, indent=2) == await console.body.inner_text()
+    assert {
+        json.dumps(text): "string",
+        "-1500.0": "number",
+        "true": "boolean",
+        "false": "boolean",
+        "null": "null",
+    } == types
+    assert 4 == len({color for _, _, color in found})
+    assert [] == await console.barriers()
     visitor.found_nothing_wrong(gateway.address)
 
 

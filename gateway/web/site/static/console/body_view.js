@@ -3,7 +3,7 @@
  */
 
 import { hexDump, indentedJson, isText, visible } from "./body_text.js";
-import { showFoldable } from "./body_tree.js";
+import { areUnfolded, foldsOf, showFoldable, toggleFolds } from "./body_tree.js";
 import { announce, part, setText, stamp } from "./elements.js";
 
 /** @typedef {"JSON" | "text" | "bytes"} View */
@@ -18,6 +18,7 @@ export class BodyView {
   #tools = stamp("body-tools");
   #views = [...part(this.#tools, "views").querySelectorAll("button")];
   #copy = part(this.#tools, "copy");
+  #fold = part(this.#tools, "fold");
   /** @type {WithBody | null} */
   #message = null;
   /** @type {View} */
@@ -34,6 +35,9 @@ export class BodyView {
       button.addEventListener("click", () => this.#draw(/** @type {View} */ (button.dataset.view)));
     }
     this.#copy.addEventListener("click", () => this.copy());
+    this.#fold.addEventListener("click", () => toggleFolds(this.#element));
+    // It does not bubble.
+    this.#element.addEventListener("toggle", () => this.#updateFold(), { capture: true });
   }
 
   /** @param {WithBody} message Shown as JSON if it is JSON, else as text, else as bytes. */
@@ -68,6 +72,12 @@ export class BodyView {
     const text = textOf(this.#message, view);
     if (view === "JSON") showFoldable(this.#element, text);
     else setText(this.#element, text);
+    this.#fold.hidden = foldsOf(this.#element).length === 0;
+    this.#updateFold();
+  }
+
+  #updateFold() {
+    setText(this.#fold, areUnfolded(this.#element) ? "Fold all" : "Unfold all");
   }
 
   /** @param {string} text */
