@@ -128,3 +128,59 @@ async def test_the_direction_of_text_is_shown_and_not_obeyed(
     await row.click()
     await expect(console.page.locator("#detail-body")).to_contain_text(r'"\u202e001\u202c"')
     visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_rows_show_members_of_json(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """In place of the start of bodies that have them; the choice survives a reload."""
+    console = await open_console(visitor, gateway, topic=topic)
+    await console.click_subscribe()
+    for body in (
+        b'{"customer": {"name": "Ada\\u202e"}, "total": 12.50, "lines": [1]}',
+        b'{"total": 3}',
+        b'{"other": 1}',
+        b"plain text",
+    ):
+        await gateway.publish(topic, body)
+    await expect(console.rows).to_have_count(4)
+    await console.page.fill("#message-members", ".customer.name .lines .total word")
+    await expect(console.row("lines: [1]")).to_have_count(1)
+    shown = [text.strip() for text in await console.bodies()]
+    await console.page.reload()
+    await expect(console.page.locator("#message-members")).to_have_value(
+        ".customer.name .lines .total word"
+    )
+    await console.click_subscribe()
+    await gateway.publish(topic, b'{"total": 4, "other": 2}')
+    await expect(console.row("total: 4")).not_to_contain_text("other")
+    await console.page.fill("#message-members", "")
+    await expect(console.row('{"total": 4, "other": 2}')).to_have_count(1)
+
+    assert [
+        "plain text",
+        '{"other": 1}',
+        "total: 3",
+        "customer.name: Ada\\u202e lines: [1] total: 12.5",
+    ] == shown
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_the_list_says_how_many_are_kept_and_match(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Of 250 messages the newest 200."""
+    console = await open_console(visitor, gateway, topic=topic)
+    await console.click_subscribe()
+    kept = console.page.locator("#list-count")
+    bodies = [f"message-{number:03}" for number in range(250)]
+    await gateway.post("/mpub", "\n".join(bodies[:150]).encode(), topic=topic)
+    await console.page.fill("#message-filter", "message-14")
+    await expect(kept).to_have_text("10 of 150 match")
+    await gateway.post("/mpub", "\n".join(bodies[150:]).encode(), topic=topic)
+    await expect(kept).to_have_text("10 of 200 match, newest 200 kept")
+    await console.page.fill("#message-filter", "")
+    await expect(kept).to_have_text("newest 200 kept")
+    await console.page.click("#clear")
+    await expect(kept).to_have_text("")
+    visitor.found_nothing_wrong(gateway.address)

@@ -11,7 +11,7 @@ import { announce, byId, setText, setTone } from "./elements.js";
 import { count, fullName, plural, rate } from "./format.js";
 import { listenToKeys } from "./keyboard.js";
 import { Manage } from "./manage.js";
-import { parseFilter } from "./message_filter.js";
+import { parseFilter, parsePaths } from "./message_filter.js";
 import { MessageList } from "./message_list.js";
 import { MetricsCharts } from "./metrics_charts.js";
 import { NodesPage } from "./nodes_page.js";
@@ -24,6 +24,7 @@ import { SignIn } from "./sign_in.js";
 import { StatsNotice } from "./stats_notice.js";
 import { StatsPoll } from "./stats_poll.js";
 import { describeStatus, SECRET_WANTED } from "./status.js";
+import { recall, remember } from "./storage.js";
 import { SubjectPage } from "./subject_page.js";
 import { SubscriptionForm } from "./subscription_form.js";
 import { Tabs } from "./tabs.js";
@@ -431,6 +432,18 @@ function areMessagesShown() {
 byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) => {
   if (target instanceof HTMLInputElement) list.filter(parseFilter(target.value));
 });
+/** Makes the rows show the members of JSON that the user names, and remembers them. */
+function offerMembers() {
+  const field = byId("message-members", HTMLInputElement);
+  field.value = recall("members") ?? "";
+  list.showMembers(parsePaths(field.value));
+  field.addEventListener("input", () => {
+    remember("members", field.value || null);
+    list.showMembers(parsePaths(field.value));
+  });
+}
+
+offerMembers();
 offerThemes(byId("theme", HTMLButtonElement));
 offerDividers(byId("workbench", HTMLElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);

@@ -1,5 +1,6 @@
 /**
  * PURE. The filter of messages: words, and conditions on attempts, age and members of JSON; all of them must hold.
+ * Members that are shown have the same paths.
  */
 
 /**
@@ -7,6 +8,7 @@
  * @property {{ id: string, attempts: number, timestampNs: bigint, body: string }} message
  */
 /** @typedef {(matched: Matched, nowMs: number) => boolean} Condition */
+/** @typedef {readonly string[]} Path The names of a member of JSON, from the outermost one. */
 
 // A message may have a megabyte, and the list is filtered whenever it changes.
 const SEARCHED_CHARACTERS = 65_536;
@@ -41,6 +43,33 @@ export function parseFilter(text) {
 }
 
 /**
+ * Returns the members of JSON that *text* names; other words are ignored.
+ *
+ * @param {string} text For example `.customer.name .total`.
+ * @returns {Path[]}
+ */
+export function parsePaths(text) {
+  const words = text.split(/\s+/).filter((word) => /^\../.test(word));
+  return words.map((word) => pathOf(word.slice(1)));
+}
+
+/**
+ * Returns the members of a message that it has, with their values as text.
+ *
+ * @param {Matched} delivery
+ * @param {readonly Path[]} paths
+ * @returns {{ name: string, value: string }[]}
+ */
+export function membersAt(delivery, paths) {
+  if (paths.length === 0) return [];
+  const found = documentOf(delivery);
+  return paths.flatMap((path) => {
+    const value = textAt(found, path);
+    return value === undefined ? [] : [{ name: path.join("."), value }];
+  });
+}
+
+/**
  * @param {string} word
  * @returns {Condition}
  */
@@ -53,14 +82,19 @@ function parseWord(word) {
     return ({ message }, nowMs) => compare(nowMs - Number(message.timestampNs / 1_000_000n), wantedMs);
   }
   const [, path, sign = "=", value = ""] = word.match(MEMBER) ?? [];
-  if (path !== undefined) return memberCondition(path.split("."), sign, unquoted(value).toLowerCase());
+  if (path !== undefined) return memberCondition(pathOf(path), sign, unquoted(value).toLowerCase());
   const wanted = unquoted(word).toLowerCase();
   return ({ message }) =>
     message.id.includes(wanted) || message.body.slice(0, SEARCHED_CHARACTERS).toLowerCase().includes(wanted);
 }
 
+/** @param {string} text For example `customer.name`. @returns {Path} */
+function pathOf(text) {
+  return text.split(".");
+}
+
 /**
- * @param {readonly string[]} path
+ * @param {Path} path
  * @param {string} sign Numbers are compared as such where it is not `=`.
  * @param {string} value In lower case.
  * @returns {Condition}
@@ -97,7 +131,7 @@ function parse(body) {
 
 /**
  * @param {unknown} found
- * @param {readonly string[]} path
+ * @param {Path} path
  * @returns {string | undefined} The value there, as text.
  */
 function textAt(found, path) {

@@ -42,6 +42,8 @@ export class MessageList {
   #rowsAtATime = 40;
   /** @type {import("./message_filter.js").Condition | null} */
   #condition = null;
+  /** @type {readonly import("./message_filter.js").Path[]} */
+  #paths = [];
   #handlers;
 
   /**
@@ -82,6 +84,12 @@ export class MessageList {
     const { selected } = this;
     if (selected !== null && condition !== null && !condition(selected, Date.now())) this.select(null);
     this.#arrange(this.#rowsAtATime);
+  }
+
+  /** @param {readonly import("./message_filter.js").Path[]} paths The members of bodies that rows show; none: their start. */
+  showMembers(paths) {
+    this.#paths = paths;
+    this.#showAgain();
   }
 
   /** @param {Delivery} delivery A new delivery, to be drawn soon. */
@@ -214,7 +222,8 @@ export class MessageList {
    * @param {number} most
    */
   #arrange(most) {
-    const deliveries = this.shown.slice(0, most);
+    const { shown } = this;
+    const deliveries = shown.slice(0, most);
     const wanted = new Set(deliveries);
     const pinned = this.#takePinned(wanted);
     if (this.#rows.some(({ delivery }) => delivery !== null && wanted.has(delivery))) this.#insert(deliveries, wanted);
@@ -223,7 +232,7 @@ export class MessageList {
       this.#rows.push(pinned);
       if (this.#body.lastChild !== pinned.root) this.#body.append(pinned.root);
     }
-    this.#tellRows();
+    this.#tellRows(shown.length);
   }
 
   /**
@@ -272,16 +281,21 @@ export class MessageList {
       this.#release(row);
       const delivery = /** @type {Delivery} */ (deliveries[at]);
       row.select(delivery === this.#selected);
-      row.show(delivery, nowMs, this.#characters);
+      row.show(delivery, nowMs, this.#characters, this.#paths);
     });
     const more = deliveries.slice(this.#rows.length).map((delivery) => this.#newRow(delivery, nowMs));
     this.#body.append(...more.map(({ root }) => root));
     this.#rows.push(...more);
   }
 
-  #tellRows() {
+  /** @param {number} matching */
+  #tellRows(matching) {
     this.#showPausedCount();
-    const isFiltered = this.#condition !== null && this.#backlog.listed.length > 0;
+    const { listed, isCut } = this.#backlog;
+    const isFiltered = this.#condition !== null && listed.length > 0;
+    const matches = isFiltered ? [`${count(matching)} of ${count(listed.length)} match`] : [];
+    const kept = isCut ? [`newest ${count(listed.length)} kept`] : [];
+    setText(byId("list-count", HTMLElement), [...matches, ...kept].join(", "));
     byId("no-messages", HTMLElement).hidden = this.#rows.length > 0 || isFiltered;
     byId("no-message-matches", HTMLElement).hidden = this.#rows.length > 0 || !isFiltered;
     this.#grid.hidden = this.#rows.length === 0;
@@ -294,7 +308,7 @@ export class MessageList {
   #newRow(delivery, nowMs) {
     const row = this.#spare.pop() ?? new MessageRow();
     row.select(delivery === this.#selected);
-    row.show(delivery, nowMs, this.#characters);
+    row.show(delivery, nowMs, this.#characters, this.#paths);
     return row;
   }
 
@@ -341,8 +355,15 @@ export class MessageList {
     const characters = Math.min(PREVIEW_CHARACTERS, row.room);
     if (characters === this.#characters) return;
     this.#characters = characters;
+    this.#showAgain();
+  }
+
+  /** Shows each row's delivery in another way. */
+  #showAgain() {
     const nowMs = Date.now();
-    for (const row of this.#rows) if (row.delivery !== null) row.show(row.delivery, nowMs, characters);
+    for (const row of this.#rows) {
+      if (row.delivery !== null) row.show(row.delivery, nowMs, this.#characters, this.#paths);
+    }
   }
 
   #keepStill() {

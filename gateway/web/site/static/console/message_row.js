@@ -5,6 +5,7 @@
 import { preview } from "./body_text.js";
 import { part, setText, stamp } from "./elements.js";
 import { shortName, timeLeft, timeOfDay } from "./format.js";
+import { membersAt } from "./message_filter.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
 
@@ -46,8 +47,9 @@ export class MessageRow {
    * @param {Delivery} delivery
    * @param {number} nowMs
    * @param {number} characters Maximum length of the body preview.
+   * @param {readonly import("./message_filter.js").Path[]} paths Members of the body to show in place of its start.
    */
-  show(delivery, nowMs, characters) {
+  show(delivery, nowMs, characters, paths) {
     const { message } = delivery;
     this.delivery = delivery;
     this.root.classList.remove("leaving");
@@ -56,7 +58,9 @@ export class MessageRow {
     this.#id.title = message.id;
     setText(this.#attempts, String(message.attempts));
     this.#attempts.classList.toggle("again", message.attempts > 1);
-    setText(this.#body, preview(message.body, characters));
+    const members = membersAt(delivery, paths);
+    if (members.length === 0) setText(this.#body, preview(message.body, characters));
+    else this.#body.replaceChildren(...members.map(({ name, value }) => member(name, preview(value, characters))));
     this.update(nowMs);
   }
 
@@ -93,6 +97,20 @@ export class MessageRow {
   select(isSelected) {
     this.root.setAttribute("aria-selected", String(isSelected));
   }
+}
+
+/**
+ * @param {string} name
+ * @param {string} value
+ */
+function member(name, value) {
+  const element = document.createElement("span");
+  const label = document.createElement("span");
+  element.className = "member";
+  label.textContent = `${name}: `;
+  // The space separates it from the next one, also where it is copied or read aloud.
+  element.append(label, `${value} `);
+  return element;
 }
 
 const ruler = new OffscreenCanvas(1, 1).getContext("2d");
