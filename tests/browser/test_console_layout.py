@@ -68,6 +68,52 @@ const { height } = document.querySelector("header").getBoundingClientRect();
 if (innerWidth >= 860 && height > 50) found.push(`header: ${height} px`);
 return found;
 """
+# Texts of the list and hints of its fields that are cut, and those in letters below 12 px.
+CUT = """
+const found = [];
+const isShown = (each) => each.getClientRects().length > 0;
+const ruler = document.createElement("canvas").getContext("2d");
+for (const field of document.querySelectorAll("#list-tools input")) {
+  const { font, paddingLeft, paddingRight } = getComputedStyle(field);
+  ruler.font = font;
+  const room = field.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+  if (ruler.measureText(field.placeholder).width > room) found.push(`cut: ${field.placeholder}`);
+}
+const inRows = ".row .id, .row .time, .row .left, .row .answers button";
+const texts = [inRows, "[role=columnheader], .gauges dt"];
+for (const each of [...document.querySelectorAll(texts)].filter(isShown)) {
+  if (each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.textContent}`);
+  if (parseFloat(getComputedStyle(each).fontSize) < 12) found.push(`small: ${each.textContent}`);
+  const { left, right } = each.getBoundingClientRect();
+  const cell = each.closest(".row > span")?.getBoundingClientRect();
+  if (cell && (left < cell.left - 1 || right > cell.right + 1))
+    found.push(`beyond: ${each.textContent}`);
+}
+return found;
+"""
+# The number of characters of the first body that are visible.
+BODY_CHARACTERS = """
+const body = document.querySelector('#message-rows .row[data-state="in flight"] .body');
+const { right, bottom } = body.getBoundingClientRect();
+const range = document.createRange();
+const text = body.firstChild;
+let at = 0;
+for (; at < text.length; at += 1) {
+  range.setStart(text, at);
+  range.setEnd(text, at + 1);
+  const letter = range.getBoundingClientRect();
+  if (letter.right > right + 1 || letter.bottom > bottom + 1) break;
+}
+return at;
+"""
+COVERED = """
+const row = document.querySelector('#message-rows [aria-selected="true"]');
+const sheet = document.querySelector("#detail").getBoundingClientRect();
+return [...row.querySelectorAll("button")]
+  .filter((each) => getComputedStyle(each).visibility === "visible")
+  .map((each) => each.getBoundingClientRect())
+  .some(({ top, bottom }) => top < sheet.top && bottom > sheet.top);
+"""
 BEYOND = """
 return [...document.querySelectorAll("#pages .page:not([hidden]) :is(th, td, button, input)")]
   .filter((each) => each.getClientRects().length > 0 && !each.closest("thead"))
@@ -233,4 +279,38 @@ async def test_toolbars_wrap_by_their_groups(
     found["channel"] = await run(console.page, TOOLBARS)
 
     assert {key: [] for key in found} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [1440, 1280, 1024, 390, 360])
+async def test_rows_show_whole_texts_and_much_of_the_body(
+    visits: Visits, gateway: RunningGateway, topic: str, width_px: int
+) -> None:
+    """Nothing but the body is cut, and of that 60 characters are visible beside the buttons."""
+    is_phone = width_px < 860
+    visitor = await visits(Device(is_phone=is_phone))
+    console = await open_console(visitor, gateway)
+    await console.page.set_viewport_size({"width": width_px, "height": 900})
+    if is_phone:
+        await console.open_tab("messages")
+    for _ in range(2):
+        await gateway.publish(topic, json.dumps({"order": 1, "text": "word " * 60}).encode())
+    await console.subscribe(topic, "c")
+    await expect(console.page.locator("#finish-all")).to_have_text("FIN all 2")
+
+    assert [] == await run(console.page, CUT)
+    assert await run(console.page, BODY_CHARACTERS) >= 60
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_an_open_message_covers_no_half_of_a_button(
+    visits: Visits, gateway: RunningGateway, topic: str
+) -> None:
+    """On a phone it has the buttons, and its row shows none."""
+    visitor = await visits(Device(is_phone=True))
+    console = await open_console(visitor, gateway)
+    await console.open_tab("messages")
+    await filled(console, topic)
+
+    assert not await run(console.page, COVERED)
     visitor.found_nothing_wrong(gateway.address)
