@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.async_api import WebSocketRoute, expect
 
-from tests.support.browser.browsers import Device, Visitor
+from tests.support.browser.browsers import Device, Visitor, run
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
     THEN,
@@ -25,6 +25,13 @@ LOOKS = [
     for is_phone, where in ((False, "desk"), (True, "phone"))
     for is_dark, color in ((False, "light"), (True, "dark"))
 ]
+MOST_BELOW = 11
+"""Rows below those that fit: eight, one that is cut, one for the head, and the open message's."""
+ROWS = """
+const rows = [...document.querySelectorAll("#message-rows .row")];
+const { clientHeight } = document.querySelector("#message-grid");
+return [rows.length, Math.floor(clientHeight / rows[0].offsetHeight) - 1];
+"""
 NOTHING_LEFT = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
 
 
@@ -464,4 +471,31 @@ async def test_a_burst_makes_no_more_rows_than_200(
 
     assert 200 == count
     assert "message-1800" == last
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_no_more_rows_are_drawn_than_the_list_shows(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """But for some below; so with an open message, and after it is closed."""
+    console = await open_console(visitor, gateway, topic=topic)
+    await console.click_subscribe()
+    await gateway.publish(topic, b"one row tells how high they are")
+    await expect(console.rows).to_have_count(1)
+    for when in ("at first", "open", "closed"):
+        bodies = [f"{when}-{number}" for number in range(200)]
+        await gateway.post("/mpub", "\n".join(bodies).encode(), topic=topic)
+        newest = console.row(f"{when}-199")
+        await expect(newest).to_be_visible()
+        drawn, fitting = await run(console.page, ROWS)
+        assert fitting <= drawn <= fitting + MOST_BELOW, when
+        if when == "at first":
+            await newest.click()
+            await expect(console.detail).to_be_visible()
+        else:
+            await console.page.mouse.move(0, 0)
+            await console.press("Escape")
+
     visitor.found_nothing_wrong(gateway.address)

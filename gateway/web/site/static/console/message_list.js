@@ -16,7 +16,7 @@ import { NARROW } from "./tabs.js";
 const DRAW_EVERY_MS = 100;
 // Do not move rows while the pointer is about to press one.
 const STILL_MS = 1_000;
-// Beyond one screen; scrolling creates more.
+// Beyond the visible ones; scrolling creates more.
 const ROWS_BELOW = 8;
 const NEAR_PX = 100;
 
@@ -60,7 +60,9 @@ export class MessageList {
     }
     this.#pauseButton.addEventListener("click", () => this.togglePause());
     byId("clear", HTMLButtonElement).addEventListener("click", () => this.clear(({ isInFlight }) => isInFlight));
-    new ResizeObserver(() => this.#fit()).observe(this.#body);
+    const sizes = new ResizeObserver(() => this.#fit());
+    sizes.observe(this.#body);
+    sizes.observe(this.#grid);
     this.#watchEnds();
   }
 
@@ -347,11 +349,13 @@ export class MessageList {
     watch.observe(byId("message-top", HTMLElement));
   }
 
-  /** Limits rows to one screen, and bodies to the width of their column, to avoid useless layout. */
+  /** Limits rows to what is visible, and bodies to the width of their column: layout takes most of a frame. */
   #fit() {
     const row = this.#rows.find(({ delivery }) => delivery?.isInFlight || delivery?.state === "shown");
     if (row === undefined || row.room === 0) return;
-    this.#rowsAtATime = Math.ceil(innerHeight / row.root.offsetHeight) + ROWS_BELOW;
+    // On a phone the list does not scroll, and is higher than the screen.
+    const heightPx = Math.min(innerHeight, this.#grid.clientHeight);
+    this.#rowsAtATime = Math.ceil(heightPx / row.root.offsetHeight) + ROWS_BELOW;
     const characters = Math.min(PREVIEW_CHARACTERS, row.room);
     if (characters === this.#characters) return;
     this.#characters = characters;
