@@ -38,6 +38,11 @@ MESSAGES = {
     "old": message("", age_ms=600_000, id_="ffff"),
     "broken": message('{"order": 1'),
 }
+NUMBERS = {
+    "one": message('{"id": 9007199254740993, "rate": 27.0, "of": {"ids": [9007199254740993]}}'),
+    "next": message('{"id": 9007199254740992, "rate": "27.0", "text": "1.0 \\"2.0\\" 3.0"}'),
+    "invalid": message('{"id": 09007199254740993, 0.5: 1}'),
+}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,30 @@ MESSAGES = {
 )
 def test_a_text_selects_messages(text: str, expected: set[str]) -> None:
     """Every word of it must hold; a word that is no condition is looked for."""
-    asked = json.dumps([text, _NOW_MS, list(MESSAGES.values())])
-    found = json.loads(node(_SCRIPT, str(MODULE), asked))
+    assert expected == selected(text, MESSAGES)
 
-    assert expected == {name for name, holds in zip(MESSAGES, found, strict=True) if holds}
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        (".id=9007199254740993", {"one"}),
+        (".id=9007199254740992", {"next"}),
+        (".of.ids=[9007199254740993]", {"one"}),
+        (".rate=27.0", {"one", "next"}),
+        (".rate=27", {"one"}),
+        (".rate=27.00", {"one"}),
+        (".rate>26.9", {"one", "next"}),
+        (""".text='1.0 "2.0" 3.0'""", {"next"}),
+        (".rate=", set()),
+    ],
+)
+def test_a_number_is_compared_as_it_is_written(text: str, expected: set[str]) -> None:
+    """JavaScript would round 9007199254740993, and forget that 27.0 is no integer."""
+    assert expected == selected(text, NUMBERS)
+
+
+def selected(text: str, messages: dict[str, dict[str, Any]]) -> set[str]:
+    """Return the names of the messages that *text* selects."""
+    asked = json.dumps([text, _NOW_MS, list(messages.values())])
+    found = json.loads(node(_SCRIPT, str(MODULE), asked))
+    return {name for name, holds in zip(messages, found, strict=True) if holds}

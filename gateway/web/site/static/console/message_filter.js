@@ -16,6 +16,12 @@ const COMPARISON = /^(attempts|age)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(ms|s|min|h|d)?$/
 const MEMBER = /^\.([^=<>]+)(<=|>=|<|>|=)(.*)$/s;
 // A value in quotes may have spaces.
 const WORDS = /(?:"[^"]*"|'[^']*'|[^\s"'])+|["']/g;
+// JavaScript rounds numbers of 16 digits, and forgets zeros at the end: such bodies keep theirs as they are written, in
+// strings that start with this character.
+const EXACT = "\u0000";
+const MAY_CHANGE = /\d{16}|\d[.eE]/;
+const STRINGS_AND_NUMBERS = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/gs;
+const EXACT_NUMBERS = /"\\u0000([^"]*)"/g;
 /** @type {Record<string, number>} */
 const UNIT_MS = { ms: 1, s: 1_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
 /** @type {Record<string, (one: number, other: number) => boolean>} */
@@ -64,8 +70,8 @@ export function membersAt(delivery, paths) {
   if (paths.length === 0) return [];
   const found = documentOf(delivery);
   return paths.flatMap((path) => {
-    const value = textAt(found, path);
-    return value === undefined ? [] : [{ name: path.join("."), value }];
+    const value = valueAt(found, path);
+    return value === undefined ? [] : [{ name: path.join("."), value: textOf(value) }];
   });
 }
 
@@ -102,9 +108,11 @@ function pathOf(text) {
 function memberCondition(path, sign, value) {
   const compare = COMPARE[sign];
   return (delivery) => {
-    const found = textAt(documentOf(delivery), path);
-    if (sign === "=" || compare === undefined) return found?.toLowerCase() === value;
-    return found !== undefined && found !== "" && value !== "" && compare(Number(found), Number(value));
+    const found = valueAt(documentOf(delivery), path);
+    if (found === undefined) return false;
+    const text = textOf(found);
+    if (sign === "=" || compare === undefined) return text.toLowerCase() === value || isEqual(found, value);
+    return text !== "" && value !== "" && compare(Number(text), Number(value));
   };
 }
 
@@ -123,7 +131,9 @@ function documentOf(delivery) {
 function parse(body) {
   if (body.length > SEARCHED_CHARACTERS) return undefined;
   try {
-    return JSON.parse(body);
+    const found = JSON.parse(body);
+    if (!MAY_CHANGE.test(body)) return found;
+    return JSON.parse(body.replace(STRINGS_AND_NUMBERS, (text) => (text[0] === '"' ? text : `"\\u0000${text}"`)));
   } catch {
     return undefined;
   }
@@ -132,12 +142,30 @@ function parse(body) {
 /**
  * @param {unknown} found
  * @param {Path} path
- * @returns {string | undefined} The value there, as text.
+ * @returns {unknown} The value there; undefined: there is none.
  */
-function textAt(found, path) {
+function valueAt(found, path) {
   for (const name of path) {
     if (typeof found !== "object" || found === null || !Object.hasOwn(found, name)) return undefined;
     found = /** @type {Record<string, unknown>} */ (found)[name];
   }
-  return typeof found === "object" && found !== null ? JSON.stringify(found) : String(found);
+  return found;
+}
+
+/** @param {unknown} value @returns {string} Numbers as they are written. */
+function textOf(value) {
+  if (typeof value === "object" && value !== null) return JSON.stringify(value).replaceAll(EXACT_NUMBERS, "$1");
+  const text = String(value);
+  return text.startsWith(EXACT) ? text.slice(1) : text;
+}
+
+/**
+ * @param {unknown} found
+ * @param {string} text
+ * @returns {boolean} Whether both are the same number, for example 27.0 and 27, and neither is rounded.
+ */
+function isEqual(found, text) {
+  const isNumber = typeof found === "number" || (typeof found === "string" && found.startsWith(EXACT));
+  const number = Number(textOf(found));
+  return isNumber && text !== "" && number === Number(text) && Math.abs(number) <= Number.MAX_SAFE_INTEGER;
 }
