@@ -87,7 +87,12 @@ export class Trends {
 export function judgeTopics({ topics }, found) {
   /** @type {Map<string, ChannelTrouble[]>} */
   const behind = new Map();
-  for (const each of found) if (each.tone !== "") behind.set(each.topic, [...(behind.get(each.topic) ?? []), each]);
+  for (const each of found) {
+    if (each.tone === "") continue;
+    const others = behind.get(each.topic);
+    if (others === undefined) behind.set(each.topic, [each]);
+    else others.push(each);
+  }
   const judged = topics.map((topic) => {
     const depth = topic.channels.reduce((sum, channel) => sum + channel.depth, topic.depth);
     const [why, tone] = reasonOfTopic(topic, behind.get(topic.name) ?? []);
