@@ -114,6 +114,21 @@ return [...row.querySelectorAll("button")]
   .map((each) => each.getBoundingClientRect())
   .some(({ top, bottom }) => top < sheet.top && bottom > sheet.top);
 """
+ENDS = """
+return given.map((each) => Math.round(document.querySelector(each).getBoundingClientRect().right));
+"""
+# Groups of several numbers with a line that has one only.
+ALONE = """
+const found = [];
+for (const group of document.querySelectorAll("#pages .totals, #pages tbody tr")) {
+  const numbers = [...group.querySelectorAll(":scope > div, :scope > .number")]
+    .filter((each) => each.getClientRects().length > 0);
+  const lines = Map.groupBy(numbers, (each) => Math.round(each.getBoundingClientRect().top));
+  if (numbers.length > 1 && [...lines.values()].some((line) => line.length === 1))
+    found.push(group.textContent);
+}
+return found;
+"""
 BEYOND = """
 return [...document.querySelectorAll("#pages .page:not([hidden]) :is(th, td, button, input)")]
   .filter((each) => each.getClientRects().length > 0 && !each.closest("thead"))
@@ -252,6 +267,38 @@ async def test_no_cell_is_beyond_a_phone(
             if "%23" in view:
                 await expect(console.page.locator("#subject")).to_contain_text("nsq-gateway/")
             found[view] = await run(console.page, BEYOND)
+
+    assert {view: [] for view in found} == found
+    visitor.found_nothing_wrong(gateway.address)
+
+
+async def test_a_page_is_as_wide_as_its_header(
+    visits: Visits, gateway: RunningGateway, topic: str
+) -> None:
+    """So are its chart and its totals."""
+    await make_channel(gateway, topic, "c")
+    visitor = await visits(Device())
+    console = await open_view(visitor, gateway, f"#/topics/{topic}")
+    await expect(console.page.locator("#subject tbody tr:visible").first).to_be_visible()
+    ends = await run(console.page, ENDS, "#help-open", "#subject .totals", "#subject .plot")
+
+    assert 1 == len(set(ends)), ends
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@pytest.mark.parametrize("width_px", [360, 390])
+async def test_no_number_of_a_phone_is_alone_in_its_line(
+    visits: Visits, gateway: RunningGateway, topic: str, width_px: int
+) -> None:
+    """Neither in a row of a table nor in the totals."""
+    await make_channel(gateway, topic, "c")
+    visitor = await visits(Device(is_phone=True))
+    found = {}
+    for view in ("#/", f"#/topics/{topic}", f"#/topics/{topic}/c", "#/nodes"):
+        console = await open_view(visitor, gateway, view)
+        await console.page.set_viewport_size({"width": width_px, "height": 700})
+        await expect(console.page.locator("#pages tbody tr:visible").first).to_be_visible()
+        found[view] = await run(console.page, ALONE)
 
     assert {view: [] for view in found} == found
     visitor.found_nothing_wrong(gateway.address)
