@@ -193,6 +193,46 @@ async def test_a_row_that_timed_out_has_no_buttons(
 
 @IN_CHROMIUM
 @WITH_ONE_BROKER
+async def test_a_double_click_answers_one_message(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """Its second click would hit the next message, which nobody has read."""
+    await make_channel(gateway, topic, "c")
+    for number in range(3):
+        await gateway.publish(topic, b"%d" % number)
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic, "c")
+    rows = console.page.locator("#message-rows .row")
+    await expect(rows).to_have_count(3)
+    await rows.first.click()
+    await console.page.locator('#detail-answers [data-answer="FIN"]').dblclick()
+    account = {"finished": 1, "in_flight_count": 2}
+
+    assert account == await console.account_becomes(topic, "c", account)
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
+async def test_stop_says_where_the_messages_are(
+    visitor: Visitor, gateway: RunningGateway, topic: str
+) -> None:
+    """They leave the list, and wait in the channel again."""
+    await make_channel(gateway, topic, "c")
+    await gateway.publish(topic, b"x")
+    console = await open_console(visitor, gateway)
+    await console.subscribe(topic, "c")
+    await expect(console.page.locator("#message-rows .row")).to_have_count(1)
+    await console.page.get_by_role("button", name="Stop", exact=True).click()
+    title = console.page.locator("#empty-title")
+    await expect(title).to_have_text(f"No longer subscribed to {topic} {THEN} c")
+    await expect(console.page.locator("#empty-left")).to_be_visible()
+
+    visitor.found_nothing_wrong(gateway.address)
+
+
+@IN_CHROMIUM
+@WITH_ONE_BROKER
 async def test_an_answer_that_is_not_confirmed_is_no_answer(
     visitor: Visitor, gateway: RunningGateway, topic: str
 ) -> None:

@@ -62,10 +62,15 @@ async def test_a_channel_is_deleted_once_its_name_is_typed(
     await expect(section(console, 0).locator('[data-part="loss"]')).to_have_text(
         f"Deletes channel billing of topic {topic}: 3 messages on 1 nsqd. This cannot be undone."
     )
-    await section(console, 0).locator('[data-part="typed"]').fill("billing")
+    await console.page.keyboard.press("Escape")
+    await expect(go).to_be_hidden()
+    await expect(numbers(console, 1)).to_contain_text("6 messages waiting (6 in its channels)")
+    await confirm(console, 0, "delete", "billing")
     await go.click()
     result = console.page.locator("#manage-result")
-    await expect(result).to_have_text(f"Deleted channel billing of topic {topic} on every nsqd.")
+    await expect(result).to_have_text(
+        f"Deleted channel billing of topic {topic} on every nsqd; it had 3 messages on 1 nsqd."
+    )
     await expect(numbers(console, 0)).to_have_text("No nsqd has it.")
     await expect(numbers(console, 1)).to_contain_text("3 messages waiting")
     await console.page.click("#manage-close")

@@ -241,7 +241,6 @@ function showStatus() {
   showWhat(params?.topic ?? "", params?.channel ?? "");
   setText(byId("connection-more", HTMLElement), more);
   form.show(isActive);
-  byId("empty-choose", HTMLElement).hidden = isActive;
   showEmpty();
   if (status.state === "connected" && status.state !== announcedState) showNotice("");
   // The status already shows it.
@@ -276,7 +275,10 @@ function showEmpty() {
   const what = fullName(topic, channel);
   const isHeldBack = status.state === "channel_paused" || (lastReport !== null && isPaused(lastReport, topic, channel));
   const title = isHeldBack ? `${what} is paused` : `No messages of ${what} yet`;
-  setText(byId("empty-title", HTMLElement), isActive ? title : "Not subscribed");
+  const left = topic === "" ? "Not subscribed" : `No longer subscribed to ${what}`;
+  setText(byId("empty-title", HTMLElement), isActive ? title : left);
+  byId("empty-choose", HTMLElement).hidden = topic !== "";
+  byId("empty-left", HTMLElement).hidden = isActive || channel === "";
   const waiting = lastReport === null ? 0 : waitingFor(lastReport, topic, channel);
   const text = `${plural(waiting, "message")} ${waiting === 1 ? "waits" : "wait"} in NSQ until the pause ends.`;
   byId("empty-paused", HTMLElement).hidden = !isActive || !isHeldBack;
@@ -411,6 +413,13 @@ function describeShown() {
   return `of ${fullName(topic, channel)}${filter && ` that match “${filter}”`}`;
 }
 
+/** @param {MouseEvent} event */
+function refuseDoubleClick(event) {
+  if (event.detail < 2 || !(event.target instanceof Element) || event.target.closest("button") === null) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+}
+
 function openHelp() {
   byId("help", HTMLDialogElement).showModal();
 }
@@ -447,6 +456,8 @@ offerMembers();
 offerThemes(byId("theme", HTMLButtonElement));
 offerDividers(byId("workbench", HTMLElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
+// Its second click would press what has moved under the pointer: the button of the next message, or another one.
+document.addEventListener("click", refuseDoubleClick, { capture: true });
 byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
 listenToKeys({ "/": focusFilter, "?": openHelp });
 listenToKeys(

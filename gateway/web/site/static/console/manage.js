@@ -5,7 +5,7 @@
  */
 
 import { announce, byId, part, setText, setTone, stamp } from "./elements.js";
-import { plural } from "./format.js";
+import { count, plural } from "./format.js";
 import { countsOf, describeLoss } from "./report.js";
 import { post } from "./requests.js";
 
@@ -53,6 +53,10 @@ export class Manage {
   constructor(handlers) {
     this.#handlers = handlers;
     byId("manage-close", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
+    this.#dialog.addEventListener("cancel", (event) => {
+      // Escape leaves the question first, then the dialog.
+      if (this.#sections.some((section) => section.cancel())) event.preventDefault();
+    });
     this.#undo.addEventListener("click", () => this.#undoLast?.());
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -130,10 +134,13 @@ export class Manage {
     const path = channel === "" ? `topic/${action}` : `channel/${action}`;
     /** @type {Record<string, string>} */
     const names = channel === "" ? { topic } : { topic, channel };
+    const isLoss = action === "empty" || action === "delete";
+    const had = isLoss && this.#report !== null ? describeLoss(this.#report, topic, channel, action) : "";
     const trouble = await post(path, names, this.#handlers.secret());
     this.#isBusy = false;
     this.#draw();
-    this.#tell(trouble || `${DONE[action]} ${what} on every nsqd.`, trouble === "" ? "good" : "bad");
+    const done = `${DONE[action]} ${what} on every nsqd${had && `; it had ${had}`}.`;
+    this.#tell(trouble || done, trouble === "" ? "good" : "bad");
     const back = trouble === "" ? UNDO[action] : undefined;
     this.#undoLast = back === undefined ? null : () => this.#do(back, subject);
     this.#undo.hidden = back === undefined;
@@ -194,7 +201,7 @@ class SubjectSection {
     this.#report = report;
     const counts = report === null ? null : countsOf(report, topic, channel);
     const isPaused = report !== null && isPausedItself(report, topic, channel);
-    setText(part(this.root, "numbers"), describe(report, counts, isPaused));
+    setText(part(this.root, "numbers"), describe(report, this.subject, isPaused));
     const denied = part(this.root, "denied");
     denied.hidden = whyNot === "";
     setText(denied, whyNot);
@@ -210,6 +217,13 @@ class SubjectSection {
           (action === "unpause" && !isPaused));
     }
     if (this.#asked !== null) this.#showLoss(this.#asked);
+  }
+
+  /** Takes the question back. @returns {boolean} Whether there was one. */
+  cancel() {
+    const wasAsked = this.#asked !== null;
+    if (wasAsked) this.#ask(null);
+    return wasAsked;
   }
 
   /** What has to be typed. */
@@ -284,15 +298,18 @@ function nameOf({ topic, channel }) {
 
 /**
  * @param {Report | null} report
- * @param {import("./report.js").Counts | null} counts
+ * @param {Subject} subject
  * @param {boolean} isPaused
  */
-function describe(report, counts, isPaused) {
+function describe(report, { topic, channel }, isPaused) {
   if (report === null) return "Its numbers are not known.";
+  const counts = countsOf(report, topic, channel);
   if (counts === null) return "No nsqd has it.";
   const { depth, inFlight, deferred, clients } = counts;
+  // “Empty…” of a topic leaves the messages of its channels.
+  const own = report.topics.find(({ name }) => name === topic)?.depth ?? 0;
   const parts = [
-    `${plural(depth, "message")} waiting`,
+    `${plural(depth, "message")} waiting${channel === "" && own < depth ? ` (${count(depth - own)} in its channels)` : ""}`,
     `${plural(inFlight, "message")} in flight`,
     `${plural(deferred, "message")} deferred`,
     plural(clients, "consumer"),

@@ -4,7 +4,7 @@
 
 import { preview } from "./body_text.js";
 import { part, setText, stamp } from "./elements.js";
-import { shortName, timeLeft, timeOfDay } from "./format.js";
+import { dateAndTime, shortName, timeLeft, timeOfDay } from "./format.js";
 import { membersAt } from "./message_filter.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
@@ -54,6 +54,7 @@ export class MessageRow {
     this.delivery = delivery;
     this.root.classList.remove("leaving");
     setText(this.#time, timeOfDay(delivery.atMs));
+    this.#time.title = `published ${dateAndTime(Number(message.timestampNs / 1_000_000n), nowMs)}`;
     setText(this.#id, shortName(message.id, ID_CHARACTERS));
     this.#id.title = message.id;
     setText(this.#attempts, String(message.attempts));

@@ -29,8 +29,8 @@ import { addressOf } from "./views.js";
  * @typedef {object} Lookupd
  * @property {string} lookupd
  * @property {string} [error]
- * @property {{ tcp_address: string, tombstones: string[] }[]} [nodes]
- * @property {string[]} [missing]
+ * @property {{ tcp_address: string, http_address: string, tombstones: string[] }[]} [nodes]
+ * @property {string[]} [missing] The TCP addresses of nsqds.
  */
 
 const EVERY_MS = 3_000;
@@ -182,7 +182,10 @@ export class NodesPage {
   /** @param {Lookupd[]} lookupds */
   #showLookupds(lookupds) {
     part(this.#root, "lookupds-part").hidden = lookupds.length === 0;
-    this.#lookupds.show(lookupds.map(lookupdRow));
+    // The other table names nsqds by their HTTP addresses.
+    const known = lookupds.flatMap(({ nodes = [] }) => nodes);
+    const names = new Map(known.map(({ tcp_address, http_address }) => [tcp_address, http_address]));
+    this.#lookupds.show(lookupds.map((lookupd) => lookupdRow(lookupd, names)));
   }
 
   /**
@@ -222,31 +225,36 @@ function drainOf({ node, state, depth, in_flight, deferred, producers = [] }, re
   return root;
 }
 
-/** @param {{ topic: string, channel: string, messages: number }} place */
-function placeEntry({ topic, channel, messages }) {
+/** @param {ReturnType<typeof messagesOn>[number]} place */
+function placeEntry({ topic, channel, messages, clients }) {
   const entry = document.createElement("li");
   const link = document.createElement("a");
   link.href = addressOf(topic, channel);
   link.textContent = fullName(topic, channel);
-  entry.append(link, `: ${plural(messages, "message")}${channel === "" ? ", in no channel yet" : ""}`);
+  const stay = channel === "" ? ", in no channel yet" : clients === 0 ? ", no consumer" : "";
+  entry.append(link, `: ${plural(messages, "message")}${stay}`);
   return entry;
 }
 
 /**
  * @param {Lookupd} lookupd
+ * @param {ReadonlyMap<string, string>} names The HTTP addresses of nsqds by their TCP addresses.
  * @returns {import("./table.js").Row}
  */
-function lookupdRow({ lookupd, error, nodes = [], missing = [] }) {
+function lookupdRow({ lookupd, error, nodes = [], missing = [] }, names) {
   if (error !== undefined) return { key: lookupd, cells: [lookupd, UNKNOWN, { text: error, tone: "bad" }, ""] };
-  const tombstones = nodes.flatMap(({ tcp_address, tombstones: topics }) =>
-    topics.map((topic) => `${topic} on ${tcp_address}`),
+  const tombstones = nodes.flatMap(({ http_address, tombstones: topics }) =>
+    topics.map((topic) => `${topic} on ${http_address}`),
   );
   return {
     key: lookupd,
     cells: [
       lookupd,
       nodes.length,
-      { text: missing.join(", "), tone: missing.length === 0 ? "" : "bad" },
+      {
+        text: missing.map((address) => names.get(address) ?? address).join(", "),
+        tone: missing.length === 0 ? "" : "bad",
+      },
       tombstones.join(", "),
     ],
   };

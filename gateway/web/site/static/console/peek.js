@@ -111,15 +111,16 @@ export class Peek {
     if (this.#pending !== mine) return;
     this.#wait(null);
     this.#take.hidden = !("trouble" in answer) || !answer.trouble.startsWith("PEEK_TAKES");
-    // A disabled button has lost the focus.
-    if (hadFocus && document.activeElement === document.body) (this.#take.hidden ? this.#peek : this.#take).focus();
+    // A disabled button has lost the focus. Not the one that takes: a second Enter would press it.
+    if (hadFocus && document.activeElement === document.body) this.#peek.focus();
+    this.#take.scrollIntoView({ block: "nearest" });
     if ("trouble" in answer) {
       // nsqd cannot show messages: the user decides whether they are taken.
       return this.#show(
         [],
         this.#take.hidden
           ? answer.trouble
-          : "nsqd cannot show messages without delivering them. They can be taken and given back at once: that adds 1 to their attempts, and puts them behind the others.",
+          : "nsqd cannot show messages without delivering them. They can be taken and given back at once: that adds 1 to their attempts, and puts them behind the others. Deferred ones cannot be.",
       );
     }
     /** @type {Peeked} */

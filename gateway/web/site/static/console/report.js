@@ -80,15 +80,18 @@ function isDrainMark({ topic_name, paused, depth = 0, channels = [] }) {
  *
  * @param {Report} report
  * @param {string} node
- * @returns {{ topic: string, channel: string, messages: number }[]} With an empty channel, in the topic itself.
+ * @returns {{ topic: string, channel: string, messages: number, clients: number }[]} With an empty channel, in the topic
+ *   itself.
  */
 export function messagesOn({ topics }, node) {
   const found = [];
   for (const { name: topic, parts } of topics) {
     const here = parts.find((each) => each.node === node);
     if (here === undefined) continue;
-    found.push({ topic, channel: "", messages: here.depth });
-    for (const [channel, counts] of here.channels) found.push({ topic, channel, messages: allMessages(counts) });
+    found.push({ topic, channel: "", messages: here.depth, clients: 0 });
+    for (const [channel, counts] of here.channels) {
+      found.push({ topic, channel, messages: allMessages(counts), clients: counts.clients });
+    }
   }
   return found.filter(({ messages }) => messages > 0).sort((one, other) => other.messages - one.messages);
 }

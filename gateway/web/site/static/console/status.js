@@ -24,7 +24,7 @@ export const SECRET_WANTED = 4501;
 
 /** @type {Record<number, string>} */
 const MEANINGS = {
-  1000: "closed by this page",
+  1000: "ended by Stop",
   1001: "the page was closed",
   1002: "a frame violated RFC 6455",
   1003: "a binary frame was sent",

@@ -149,7 +149,7 @@ export class SubjectPage {
     const topic = report.topics.find((each) => each.name === name);
     const what = channel === "" ? "topic" : "channel";
     const found = this.#handlers.troubleOf(name, channel);
-    if (counts === null) this.#tell(`No nsqd has this ${what}. “Manage…” creates it.`, "bad");
+    if (counts === null) this.#tell(`No nsqd has this ${what}. “Manage…” creates it.`, "");
     else this.#tell(found === undefined ? "" : explain(found), found?.tone ?? "");
     part(this.#root, "no-channels").hidden = topic === undefined || topic.channels.length > 0;
     part(this.#root, "paused").hidden = !isPaused(report, name, channel);

@@ -77,7 +77,7 @@ class TopicEntry {
    * @returns {number} Number of channels created, or that would be: more than `most` if some are left out.
    */
   show(topic, isShown, nsqds, most) {
-    setText(this.#depth, shortCount(topic.depth));
+    setText(this.#depth, shortCount(topic.channels.reduce((sum, { depth }) => sum + depth, topic.depth)));
     setText(this.#rate, topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
     this.#paused.hidden = !topic.paused;
     this.#nodes.hidden = topic.nodes.length === nsqds;
