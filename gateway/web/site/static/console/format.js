@@ -74,9 +74,30 @@ export function clock(atMs) {
  * @returns {string} The local time of day, after the date if that is another day than now: `2026-11-25 14:03:07.120`.
  */
 export function dateAndTime(atMs, nowMs) {
+  return isSameDay(atMs, nowMs) ? timeOfDay(atMs) : `${dateOf(atMs)} ${timeOfDay(atMs)}`;
+}
+
+/**
+ * @param {number} atMs
+ * @param {number} nowMs
+ * @returns {string} The local time of day, or only the date if that is another day than now, where there is little room.
+ */
+export function dateOrTime(atMs, nowMs) {
+  return isSameDay(atMs, nowMs) ? timeOfDay(atMs) : dateOf(atMs);
+}
+
+/**
+ * @param {number} atMs
+ * @param {number} nowMs
+ */
+function isSameDay(atMs, nowMs) {
+  return new Date(atMs).toDateString() === new Date(nowMs).toDateString();
+}
+
+/** @param {number} atMs @returns {string} The local date: `2026-11-25`. */
+function dateOf(atMs) {
   const at = new Date(atMs);
-  if (at.toDateString() === new Date(nowMs).toDateString()) return timeOfDay(atMs);
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${timeOfDay(atMs)}`;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 }
 
 /** @param {number} durationMs @returns {string} In the largest unit: `42 s ago`, `5 min ago`, `3 d ago`. */

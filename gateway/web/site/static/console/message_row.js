@@ -4,7 +4,7 @@
 
 import { preview } from "./body_text.js";
 import { part, setText, stamp } from "./elements.js";
-import { dateAndTime, shortName, timeLeft, timeOfDay } from "./format.js";
+import { dateAndTime, dateOrTime, shortName, timeLeft, timeOfDay } from "./format.js";
 import { membersAt } from "./message_filter.js";
 
 /** @typedef {import("./delivery.js").Delivery} Delivery */
@@ -53,8 +53,9 @@ export class MessageRow {
     const { message } = delivery;
     this.delivery = delivery;
     this.root.classList.remove("leaving");
-    setText(this.#time, timeOfDay(delivery.atMs));
-    this.#time.title = `published ${dateAndTime(Number(message.timestampNs / 1_000_000n), nowMs)}`;
+    const publishedMs = Number(message.timestampNs / 1_000_000n);
+    setText(this.#time, dateOrTime(publishedMs, nowMs));
+    this.#time.title = `published ${dateAndTime(publishedMs, nowMs)}, received ${timeOfDay(delivery.atMs)}`;
     setText(this.#id, shortName(message.id, ID_CHARACTERS));
     this.#id.title = message.id;
     setText(this.#attempts, String(message.attempts));

@@ -35,7 +35,11 @@ export class Overview {
     { label: "channel", isHead: true },
     { label: "state" },
     DEPTH,
-    { label: "+/min", title: "Change of the depth a minute", isNumber: true },
+    {
+      label: "+/min",
+      title: "Change of its messages a minute, with those in flight and deferred, over the last minute",
+      isNumber: true,
+    },
     { label: "in flight", isNumber: true },
     { label: "deferred", isNumber: true },
     { label: "consumers", isNumber: true },

@@ -92,6 +92,8 @@ export class Peek {
    * @param {string} channel Empty: a topic has no messages of its own to look at.
    */
   open(topic, channel) {
+    const isOther = topic !== this.#topic || channel !== this.#channel;
+    if (isOther && this.#filter instanceof HTMLInputElement) this.#filter.value = "";
     this.#topic = topic;
     this.#channel = channel;
     this.#root.hidden = channel === "";

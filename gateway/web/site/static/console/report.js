@@ -179,7 +179,7 @@ function lossOf(topic, channelName, action) {
 }
 
 /** @param {Counts} counts Messages in flight and deferred ones are lost as well. */
-function allMessages({ depth, inFlight, deferred }) {
+export function allMessages({ depth, inFlight, deferred }) {
   return depth + inFlight + deferred;
 }
 

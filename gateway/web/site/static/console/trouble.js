@@ -1,7 +1,7 @@
 /** PURE. Find the channels that fall behind, and say why. */
 
 import { duration, plural, shortCount } from "./format.js";
-import { noCounts } from "./report.js";
+import { allMessages, noCounts } from "./report.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -12,7 +12,8 @@ import { noCounts } from "./report.js";
  * @typedef {object} ChannelTrouble
  * @property {string} topic
  * @property {ChannelNow} channel Its name is empty for a topic without channels.
- * @property {number | null} growth Change of the depth a minute; null before there are two reports.
+ * @property {number | null} growth Change of its messages a minute; null before there are two reports. What a consumer
+ *   has in flight counts: it is not done.
  * @property {string} why Empty: nothing is wrong.
  * @property {"" | "warn" | "bad"} tone
  */
@@ -25,7 +26,7 @@ import { noCounts } from "./report.js";
  * @property {"" | "warn" | "bad"} tone
  */
 
-/** @typedef {{ depth: number, timedOut: number }} Past */
+/** @typedef {{ messages: number, timedOut: number }} Past */
 /** @typedef {{ atMs: number, channels: Map<string, Past> }} Snapshot */
 
 const KEEP_MS = 60_000;
@@ -69,8 +70,10 @@ export class Trends {
     if (last !== undefined && atMs - last.atMs < EVERY_MS) return;
     const channels = new Map();
     for (const topic of topics) {
-      for (const { name, depth, timedOut } of topic.channels)
-        channels.set(keyOf(topic.name, name), { depth, timedOut });
+      for (const channel of topic.channels) {
+        const past = { messages: allMessages(channel), timedOut: channel.timedOut };
+        channels.set(keyOf(topic.name, channel.name), past);
+      }
     }
     this.#past.push({ atMs, channels });
     while (this.#past.length > 1 && (this.#past[1]?.atMs ?? atMs) <= atMs - KEEP_MS) this.#past.shift();
@@ -145,7 +148,7 @@ export function keyOf(topic, channel) {
  * @returns {ChannelTrouble}
  */
 function judgeChannel(topic, channel, isTopicPaused, past, minutes) {
-  const growth = past === undefined || minutes <= 0 ? null : (channel.depth - past.depth) / minutes;
+  const growth = past === undefined || minutes <= 0 ? null : (allMessages(channel) - past.messages) / minutes;
   const timeouts = past === undefined || minutes <= 0 ? 0 : (channel.timedOut - past.timedOut) / minutes;
   const [why, tone] = reasonOf(channel, isTopicPaused, growth ?? 0, timeouts);
   return { topic, channel, growth, why, tone };
@@ -158,13 +161,15 @@ function judgeChannel(topic, channel, isTopicPaused, past, minutes) {
  * @param {number} timeouts
  * @returns {[string, "" | "warn" | "bad"]}
  */
-function reasonOf({ depth, clients, paused }, isTopicPaused, growth, timeouts) {
+function reasonOf(channel, isTopicPaused, growth, timeouts) {
+  const { depth, clients, paused } = channel;
   if (depth > 0 && paused) return ["paused", "warn"];
   if (depth > 0 && clients === 0) return ["no consumers", "bad"];
   if (timeouts >= 1) return [`${plural(Math.round(timeouts), "timeout")} a minute`, "bad"];
-  if (growth >= GROWTH) return [`grows by ${shortCount(Math.round(growth))} a minute`, "bad"];
+  // With a small depth, consumers only happen to have more in flight.
+  if (depth >= GROWTH && growth >= GROWTH) return [`grows by ${shortCount(Math.round(growth))} a minute`, "bad"];
   if (isTopicPaused) return ["topic paused", "warn"];
-  const minutes = depth / -growth;
+  const minutes = allMessages(channel) / -growth;
   if (depth >= BACKLOG && growth < 0 && minutes > SLOW_MINUTES) {
     return [`shrinks slowly: empty in ${duration(minutes * MINUTE_MS)}`, "warn"];
   }
