@@ -161,7 +161,7 @@ async def test_rows_show_members_of_json(
         "plain text",
         '{"other": 1}',
         "total: 3",
-        "customer.name: Ada\\u202e lines: [1] total: 12.5",
+        "customer.name: Ada\\u202e lines: [1] total: 12.50",
     ] == shown
     visitor.found_nothing_wrong(gateway.address)
 
