@@ -304,11 +304,19 @@ async def exposition(
         parts.append(part.removesuffix(_END))
         # Yield only between families: collectors iterate over their dicts of counts, which must not
         # change meanwhile.
-        if time.perf_counter() - began_at > _TURN_S:
-            await asyncio.sleep(0)
-            began_at = time.perf_counter()
+        began_at = await _end_turn(began_at)
     is_openmetrics = content_type.startswith(_OPENMETRICS)
-    parts.extend(family.encode(is_openmetrics=is_openmetrics) for family in more)
+    for family in more:
+        parts.append(family.encode(is_openmetrics=is_openmetrics))
+        began_at = await _end_turn(began_at)
     if is_openmetrics:
         parts.append(_END)
     return b"".join(parts), content_type
+
+
+async def _end_turn(began_at: float) -> float:
+    """Let other callbacks run if this turn has taken long; return when the current one began."""
+    if time.perf_counter() - began_at <= _TURN_S:
+        return began_at
+    await asyncio.sleep(0)
+    return time.perf_counter()
