@@ -66,15 +66,16 @@ def _rows(seconds: int, rounds: int) -> Iterator[Row]:
                 "direct": partial(_directly, nsqd, load),
             }
             ages = in_turn(sides, rounds=rounds)
-            for percent in (50, 99):
-                mine, direct = (
-                    [percentile(each, percent) for each in ages[side]] for side in sides
-                )
-                added = statistics.median(
-                    mine_ms - direct_ms for mine_ms, direct_ms in zip(mine, direct, strict=True)
-                )
-                name = f"{rate:,} messages/s, window {window} ({what}), p{percent}"
-                yield compare(name, "ms", mine, direct, f"{added:+.2f} ms")
+            name = f"{rate:,} messages/s, window {window} ({what})"
+            yield from compare_ages(name, ages["ours"], ages["direct"])
+
+
+def compare_ages(name: str, ours: list[list[float]], peers: list[list[float]]) -> Iterator[Row]:
+    """Yield the rows of p50 and p99, with the difference; each list has the ages of a round."""
+    for percent in (50, 99):
+        mine, others = ([percentile(each, percent) for each in side] for side in (ours, peers))
+        added = statistics.median(our - other for our, other in zip(mine, others, strict=True))
+        yield compare(f"{name}, p{percent}", "ms", mine, others, f"{added:+.2f} ms")
 
 
 def percentile(values: list[float], percent: int) -> float:

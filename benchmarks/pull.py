@@ -7,7 +7,6 @@ import re
 import selectors
 import signal
 import socket
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from functools import partial
 
 import uvloop
 
-from benchmarks import backlog, delivery
+from benchmarks import backlog, delivery, latency
 from benchmarks.backlog import CHANNEL, TOPIC
 from benchmarks.harness import (
     Server,
@@ -26,15 +25,13 @@ from benchmarks.harness import (
     real_nsqd,
     resident_bytes,
 )
-from benchmarks.latency import STAMPS, percentile, publishing, through_gateway
-from benchmarks.latency import Load as LatencyLoad
 from benchmarks.table import Benchmark, Row, compare, in_turn
 from benchmarks.tcp_client import age_ms, fill
 
 BATCH = 100
 CLIENTS = 8
 LEASES = re.compile(rb'"lease":"([^"]+)"')
-POLLED = LatencyLoad(rate=500, count=5_000, window=10)
+POLLED = latency.Load(rate=500, count=5_000, window=10)
 TIMEOUT_S = 30.0
 _FIRST = 100
 """Connections opened first, so that shared memory is not counted."""
@@ -91,17 +88,12 @@ def _latency(count: int, rounds: int) -> Iterator[Row]:
         ages = in_turn(
             {
                 "poll": partial(_long_poll, nsqd, ours, load),
-                "socket": partial(through_gateway, nsqd, ours, load),
+                "socket": partial(latency.through_gateway, nsqd, ours, load),
             },
             rounds=rounds,
         )
-    for percent in (50, 99):
-        polls, sockets = ([percentile(each, percent) for each in ages[side]] for side in ages)
-        added = statistics.median(
-            poll_ms - socket_ms for poll_ms, socket_ms in zip(polls, sockets, strict=True)
-        )
-        name = f"long poll of {load.window} ÷ a WebSocket with window {load.window}, p{percent}"
-        yield compare(name, "ms", polls, sockets, f"{added:+.2f} ms")
+    name = f"long poll of {load.window} ÷ a WebSocket with window {load.window}"
+    yield from latency.compare_ages(name, ages["poll"], ages["socket"])
 
 
 def _hand_back(rounds: int) -> Row:
@@ -192,7 +184,7 @@ def _pull(nsqd: Server, ours: Server, clients: int, count: int) -> Usage:
     return Usage(count, seconds, cpu, load_cpu)
 
 
-def _long_poll(nsqd: Server, ours: Server, load: LatencyLoad) -> list[float]:
+def _long_poll(nsqd: Server, ours: Server, load: latency.Load) -> list[float]:
     """Pull again at once, and finish on another connection; return the age of each message."""
     ages: list[float] = []
     target = f"/pull?topic={TOPIC}&channel={CHANNEL}&max={load.window}&wait_ms=30000"
@@ -200,10 +192,10 @@ def _long_poll(nsqd: Server, ours: Server, load: LatencyLoad) -> list[float]:
         pulls, acks = _HttpClient(ours), _HttpClient(ours)
         pulls.send(target)
         backlog.wait_until_consumed(nsqd)
-        with publishing(nsqd, load.rate, load.count):
+        with latency.publishing(nsqd, load.rate, load.count):
             while len(ages) < load.count:
                 body = pulls.wait()
-                ages += map(age_ms, STAMPS.findall(body))
+                ages += map(age_ms, latency.STAMPS.findall(body))
                 if len(ages) < load.count:
                     pulls.send(target)
                 acks.send("/ack", b'{"fin":["' + b'","'.join(LEASES.findall(body)) + b'"]}')

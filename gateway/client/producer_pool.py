@@ -885,9 +885,8 @@ def least_loaded(
     """
     best: ProducerConnection | None = None
     suspect: ProducerConnection | None = None
-    count = len(connections)
-    for step in range(count):
-        connection = connections[(turn + step) % count]
+    for at in range(turn, turn + len(connections)):
+        connection = connections[at % len(connections)]
         if not connection.can_publish or not connection.node.has_room(size_bytes):
             continue
         if connection.node.is_suspect:

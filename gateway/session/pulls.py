@@ -133,7 +133,7 @@ class _LeaseGroup(msgspec.Struct, gc=False, eq=False):
     """Leases with the same times; a lost one only stays until its lease would have ended."""
 
     delivery_ids: list[str]
-    """Also of leases that have left the group: see `held`."""
+    """Also of leases that have left the group, but never more of them than are in it."""
     held: int
     """Number of leases in the group: those whose entry in `PullSession._leases` it is."""
     ends_at: float
@@ -266,7 +266,7 @@ class PullSession:
             if group is not None and not group.is_lost:
                 lost.setdefault(group.ends_at, []).append(delivery_id)
         for ends_at, ids in lost.items():
-            self._regroup(ids, ends_at, ends_at, is_lost=True)
+            self._group(ids, ends_at, ends_at, is_lost=True)
 
     # Pulls
 
@@ -410,12 +410,14 @@ class PullSession:
         """Take leased messages out of the window; return their ids by source, and refusals."""
         refused: Refusals = {}
         held: list[str] = []
+        groups: list[_LeaseGroup] = []
         for delivery_id in delivery_ids:
             if code := self._refusal_code(delivery_id, verb, now):
                 refused[delivery_id] = code
             else:
-                self._leases.pop(delivery_id).held -= 1
+                groups.append(self._leases.pop(delivery_id))
                 held.append(delivery_id)
+        self._leave(groups)
         if not held:
             return {}, refused
         taken, late = self._window.take_many(held, now)
@@ -434,19 +436,21 @@ class PullSession:
     def _group(
         self, delivery_ids: list[str], ends_at: float, due: float, *, is_lost: bool = False
     ) -> None:
-        """Let new leases of *delivery_ids* end at *ends_at*, and be looked at when *due*."""
+        """Let leases, new ones or others, end at *ends_at*, and be looked at when *due*."""
         group = _LeaseGroup(delivery_ids, len(delivery_ids), ends_at, is_lost)
-        for delivery_id in delivery_ids:
-            self._leases[delivery_id] = group
+        before = [self._leases[each] for each in delivery_ids if each in self._leases]
+        self._leases.update(dict.fromkeys(delivery_ids, group))
+        self._leave(before)
         self._push(due, group)
 
-    def _regroup(
-        self, delivery_ids: list[str], ends_at: float, due: float, *, is_lost: bool = False
-    ) -> None:
-        """Move leases to a group of their own."""
-        for delivery_id in delivery_ids:
-            self._leases[delivery_id].held -= 1
-        self._group(delivery_ids, ends_at, due, is_lost=is_lost)
+    def _leave(self, groups: list[_LeaseGroup]) -> None:
+        """Count a lease less for each time that a group occurs; `_leases` has it no more."""
+        for group, number in Counter(groups).items():
+            group.held -= number
+            if 2 * group.held < len(group.delivery_ids):
+                # So that all groups together keep at most twice as many ids as there are leases.
+                left = [each for each in group.delivery_ids if self._leases.get(each) is group]
+                group.delivery_ids = left
 
     def _touch_now(
         self, delivery_ids: Sequence[str], now: float, ends_at: float | None
@@ -471,7 +475,7 @@ class PullSession:
             end = min(asked, batch.ceiling - MARGIN_S)
             moved.setdefault((end, self._next_due(end, batch, now)), []).append(delivery_id)
         for (end, due), ids in moved.items():
-            self._regroup(ids, end, due)
+            self._group(ids, end, due)
         self._lose(lost)
         return [TouchDeliveries(source, ids) for source, ids in touched.items()], lost
 

@@ -12,6 +12,7 @@ from playwright.async_api import Locator, Route, expect
 
 from gateway.broker.broker import Broker
 from tests.support.brokers.embedded_broker import embedded_broker
+from tests.support.brokers.nsqd import real_nsqd, real_nsqlookupd
 from tests.support.browser.browsers import Device, Visitor, run
 from tests.support.browser.console_page import (
     IN_CHROMIUM,
@@ -22,7 +23,12 @@ from tests.support.browser.console_page import (
     open_view,
 )
 from tests.support.browser.fixtures import Visits
-from tests.support.gateways.gateway import RunningGateway, gateway_alone, gateway_with_nsqd
+from tests.support.gateways.gateway import (
+    RunningGateway,
+    gateway_alone,
+    gateway_by_lookup,
+    gateway_with_nsqd,
+)
 from tests.support.http.raw_http import exchange
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -175,6 +181,8 @@ async def test_a_peek_says_what_it_costs(
         await expect(result).to_have_text("2 messages. Nothing has changed.")
     else:
         await expect(result).to_contain_text("that adds 1 to their attempts")
+        # A second Enter would take them.
+        await expect(console.page.locator("#subject [data-part=take]")).not_to_be_focused()
         await console.page.click("#subject [data-part=take]")
         await expect(result).to_have_text("2 messages. They were taken and given back.")
     rows = console.page.locator("#subject [data-part=peeked] tbody tr")
@@ -556,6 +564,32 @@ async def test_a_node_is_drained_and_the_drain_ends(visitor: Visitor) -> None:
         await expect(here).to_contain_text("active")
 
         visitor.found_nothing_wrong(gateway.address, besides="409")
+
+
+@IN_CHROMIUM
+@pytest.mark.nsqd
+async def test_an_nsqd_has_one_name(visitor: Visitor) -> None:
+    """Its HTTP address, also where an nsqlookupd does not know it."""
+    async with AsyncExitStack() as life:
+        enter = life.enter_async_context
+        knowing, other = [await enter(real_nsqlookupd()) for _ in range(2)]
+        where = f"--lookupd-tcp-address={knowing.tcp_address}"
+        nsqd = await enter(real_nsqd("--broadcast-address=127.0.0.1", where))
+        gateway = await enter(
+            gateway_by_lookup(
+                knowing.http_address,
+                nsqd.http_address,
+                f"--lookupd-http-address={other.http_address}",
+                "--lookupd-poll-interval-s=0.2",
+            )
+        )
+        console = await open_view(visitor, gateway, "#/nodes")
+        await expect(row(console, "#nodes [data-part=table]", nsqd.http_address)).to_be_visible()
+        missing = row(console, "#nodes [data-part=lookupds]", other.http_address)
+        await expect(missing).to_contain_text(nsqd.http_address)
+        await expect(missing).not_to_contain_text(nsqd.tcp_address)
+
+        visitor.found_nothing_wrong(gateway.address)
 
 
 async def test_a_topic_leaves_one_node_once_its_name_is_typed(visitor: Visitor) -> None:

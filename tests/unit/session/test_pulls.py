@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -258,3 +259,24 @@ def test_a_drain_answers_pulls_and_a_close_hands_leases_back() -> None:
     assert [FinishDeliveries(1, IDS[:1])] == found.finish(ids[:1], 1.0)[0]
     assert [RequeueDeliveries(1, IDS[1:2], 0, RequeueCause.DRAIN)] == found.close(1.1)
     assert [] == found.close(1.2)
+
+
+def test_answered_leases_take_no_memory_while_others_of_their_pull_are_open() -> None:
+    """Leases that begin together share a group, which forgets those that have left it."""
+    found = session(max_leases=2_000)
+    tracemalloc.start()
+    try:
+        before_bytes, _ = tracemalloc.get_traced_memory()
+        for number in range(1_000):
+            ids = [b"%016x" % (100 * number + place) for place in range(100)]
+            found.begin(Pull(100, 5.0, 1.0), 0.0)
+            found.on_messages(1, [Message(7, 1, each, b"x") for each in ids], 0.0, 0.0)
+            [answer] = [each for each in found.serve(0.0) if isinstance(each, AnswerPull)]
+            [batch] = answer.batches
+            found.finish(batch.delivery_ids[1:], 0.0)
+        after_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 1_000 == found.lease_count
+    assert after_bytes - before_bytes < 2_000_000

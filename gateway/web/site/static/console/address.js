@@ -1,5 +1,5 @@
 /**
- * What the address remembers of the page that is shown, after a question mark: `#/?filter=orders&channels=-depth`.
+ * The parameters of the page that is shown, in its address after a question mark: `#/?filter=orders&channels=-depth`.
  *
  * A reload or a shared link shows the same. Another page's address has none of it.
  */
@@ -19,7 +19,7 @@ export function splitHash(hash) {
  * @param {string} name
  * @returns {string} Empty if the address does not have it.
  */
-export function remembered(name) {
+export function getParameter(name) {
   return splitHash(location.hash).query.get(name) ?? "";
 }
 
@@ -29,7 +29,7 @@ export function remembered(name) {
  * @param {string} name
  * @param {string} value Empty removes it.
  */
-export function remember(name, value) {
+export function setParameter(name, value) {
   const { path, query } = splitHash(location.hash);
   if (value === "") query.delete(name);
   else query.set(name, value);

@@ -17,7 +17,7 @@ import { MetricsCharts } from "./metrics_charts.js";
 import { NodesPage } from "./nodes_page.js";
 import { Overview } from "./overview.js";
 import { PublishForm } from "./publish_form.js";
-import { isPaused, waitingFor } from "./report.js";
+import { isPaused, keyOf, waitingFor } from "./report.js";
 import { Selection } from "./selection.js";
 import { QueueHistory } from "./series.js";
 import { SignIn } from "./sign_in.js";
@@ -262,7 +262,7 @@ let shownWhat = "";
  * @param {string} channel
  */
 function showWhat(topic, channel) {
-  const what = `${topic}/${channel}`; // no name has a slash
+  const what = keyOf(topic, channel);
   if (what === shownWhat) return;
   shownWhat = what;
   byId("connection-what", HTMLElement).replaceChildren(...(topic === "" ? [] : crumbs(topic, channel)));
@@ -406,14 +406,19 @@ function subscribed() {
   return connection.params ?? { topic: "", channel: "" };
 }
 
-/** @returns {string} Which messages the list shows: `of orders / billing that match “ada”`. */
+/** @returns {string} Which messages the list shows: `of orders › billing that match “ada”`. */
 function describeShown() {
   const { topic, channel } = subscribed();
   const filter = byId("message-filter", HTMLInputElement).value.trim();
   return `of ${fullName(topic, channel)}${filter && ` that match “${filter}”`}`;
 }
 
-/** @param {MouseEvent} event */
+/**
+ * Stops the second click of a double click on a button: it would press what has moved under the pointer, such as the
+ * button of the next message.
+ *
+ * @param {MouseEvent} event
+ */
 function refuseDoubleClick(event) {
   if (event.detail < 2 || !(event.target instanceof Element) || event.target.closest("button") === null) return;
   event.preventDefault();
@@ -438,9 +443,6 @@ function areMessagesShown() {
   return views.view.name === "messages" && !byId("messages", HTMLElement).hidden;
 }
 
-byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) => {
-  if (target instanceof HTMLInputElement) list.filter(parseFilter(target.value));
-});
 /** Makes the rows show the members of JSON that the user names, and remembers them. */
 function offerMembers() {
   const field = byId("message-members", HTMLInputElement);
@@ -452,11 +454,13 @@ function offerMembers() {
   });
 }
 
+byId("message-filter", HTMLInputElement).addEventListener("input", ({ target }) => {
+  if (target instanceof HTMLInputElement) list.filter(parseFilter(target.value));
+});
 offerMembers();
 offerThemes(byId("theme", HTMLButtonElement));
 offerDividers(byId("workbench", HTMLElement));
 byId("help-open", HTMLButtonElement).addEventListener("click", openHelp);
-// Its second click would press what has moved under the pointer: the button of the next message, or another one.
 document.addEventListener("click", refuseDoubleClick, { capture: true });
 byId("help-close", HTMLButtonElement).addEventListener("click", () => byId("help", HTMLDialogElement).close());
 listenToKeys({ "/": focusFilter, "?": openHelp });

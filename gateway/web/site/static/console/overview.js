@@ -2,12 +2,12 @@
  * The overview: totals of the cluster, the channels that fall behind, and all topics.
  */
 
-import { remember, remembered } from "./address.js";
+import { getParameter, setParameter } from "./address.js";
 import { byId, part, setText } from "./elements.js";
 import { count, plural, rate, shortCount, shortName } from "./format.js";
-import { add, noCounts } from "./report.js";
+import { add, keyOf, noCounts } from "./report.js";
 import { Table, UNKNOWN } from "./table.js";
-import { judgeTopics, keyOf, Trends } from "./trouble.js";
+import { judgeTopics, Trends } from "./trouble.js";
 import { addressOf } from "./views.js";
 
 /**
@@ -59,7 +59,7 @@ export class Overview {
    */
   constructor({ onCreate }) {
     this.#filter.addEventListener("input", () => {
-      remember("filter", this.#filter.value);
+      setParameter("filter", this.#filter.value);
       for (const table of [this.#channels, this.#topics]) table.release();
       this.#draw();
     });
@@ -69,7 +69,7 @@ export class Overview {
   /** Shows it with the filter and the orders of the address. */
   open() {
     this.#isOpen = true;
-    this.#filter.value = remembered("filter");
+    this.#filter.value = getParameter("filter");
     for (const table of [this.#channels, this.#topics]) table.open();
     this.#draw();
   }

@@ -26,6 +26,9 @@ import { Table } from "./table.js";
  * @property {import("./message_file.js").ExportedMessage} message
  */
 
+/** nsqd cannot show messages: the user decides whether they are taken. */
+const COST =
+  "nsqd cannot show messages without delivering them. They can be taken and given back at once: that adds 1 to their attempts, and puts them behind the others. Deferred ones cannot be.";
 const CHARACTERS = 200;
 /** Rows that are added at a time; the filter looks at all messages. */
 const ROWS_AT_A_TIME = 100;
@@ -115,15 +118,10 @@ export class Peek {
     this.#take.hidden = !("trouble" in answer) || !answer.trouble.startsWith("PEEK_TAKES");
     // A disabled button has lost the focus. Not the one that takes: a second Enter would press it.
     if (hadFocus && document.activeElement === document.body) this.#peek.focus();
-    this.#take.scrollIntoView({ block: "nearest" });
     if ("trouble" in answer) {
-      // nsqd cannot show messages: the user decides whether they are taken.
-      return this.#show(
-        [],
-        this.#take.hidden
-          ? answer.trouble
-          : "nsqd cannot show messages without delivering them. They can be taken and given back at once: that adds 1 to their attempts, and puts them behind the others. Deferred ones cannot be.",
-      );
+      this.#show([], this.#take.hidden ? answer.trouble : COST);
+      this.#take.scrollIntoView({ block: "nearest" });
+      return;
     }
     /** @type {Peeked} */
     const { is_free: isFree, more, messages } = answer.data;

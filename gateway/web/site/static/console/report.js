@@ -108,10 +108,25 @@ export function countsOf(report, topicName, channelName) {
   const topic = report.topics.find(({ name }) => name === topicName);
   if (topic === undefined) return null;
   if (channelName !== "") return topic.channels.find(({ name }) => name === channelName) ?? null;
+  return sumOf(topic);
+}
+
+/** @param {TopicNow} topic @returns {Counts} Those of the topic and all its channels. */
+export function sumOf(topic) {
   const sum = noCounts();
   sum.depth = topic.depth;
   for (const channel of topic.channels) add(sum, channel);
   return sum;
+}
+
+/**
+ * Returns a key for maps.
+ *
+ * @param {string} topic
+ * @param {string} channel Empty: the topic.
+ */
+export function keyOf(topic, channel) {
+  return `${topic}/${channel}`; // no name has a slash
 }
 
 /**
@@ -178,7 +193,7 @@ function lossOf(topic, channelName, action) {
   return `${plural(messages, "message")} in ${plural(topic.channels.length, "channel")} on ${nodes}`;
 }
 
-/** @param {Counts} counts Messages in flight and deferred ones are lost as well. */
+/** @param {Counts} counts @returns {number} The messages that are not finished: waiting, in flight and deferred. */
 export function allMessages({ depth, inFlight, deferred }) {
   return depth + inFlight + deferred;
 }

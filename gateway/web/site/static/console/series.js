@@ -1,6 +1,6 @@
 /** PURE. Values over the last three minutes. */
 
-import { add, noCounts } from "./report.js";
+import { keyOf, sumOf } from "./report.js";
 
 export const SPAN_MS = 180_000;
 // With a reading every 2 s, 1,000 of them take up to 6 MB.
@@ -62,13 +62,8 @@ export class QueueHistory {
   add({ atMs, topics }) {
     const here = new Set();
     for (const topic of topics) {
-      const sum = noCounts();
-      sum.depth = topic.depth;
-      for (const channel of topic.channels) {
-        add(sum, channel);
-        here.add(this.#addOne(`${topic.name}/${channel.name}`, atMs, channel));
-      }
-      here.add(this.#addOne(`${topic.name}/`, atMs, sum));
+      for (const channel of topic.channels) here.add(this.#addOne(keyOf(topic.name, channel.name), atMs, channel));
+      here.add(this.#addOne(keyOf(topic.name, ""), atMs, sumOf(topic)));
     }
     for (const key of this.#kept.keys()) if (!here.has(key)) this.#kept.delete(key);
   }
@@ -80,7 +75,7 @@ export class QueueHistory {
    * @param {string} channel Empty: the topic and all its channels.
    */
   of(topic, channel) {
-    const key = `${topic}/${channel}`; // no name has a slash
+    const key = keyOf(topic, channel);
     const found = this.#kept.get(key);
     if (found !== undefined) return found;
     /** @type {readonly [Series, Series]} */

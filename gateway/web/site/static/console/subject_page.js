@@ -124,7 +124,6 @@ export class SubjectPage {
     this.#peek.open(topic, channel);
     this.#clientsAtMs = null;
     this.#consumers.show([]);
-    for (const table of [this.#channels, this.#consumers, this.#nodes, this.#producers]) table.open();
     this.#producers.show([]);
     part(this.#root, "no-consumers").hidden = true;
     part(this.#root, "no-producers").hidden = true;

@@ -7,7 +7,7 @@
  * Where it is narrow, pages.css shows each row as a block of labelled values. The roles keep it a table there.
  */
 
-import { remember, remembered } from "./address.js";
+import { getParameter, setParameter } from "./address.js";
 import { setChildren, setText, setTone } from "./elements.js";
 import { count } from "./format.js";
 
@@ -103,7 +103,7 @@ export class Table {
 
   /** Takes the order from the address, because it has changed. */
   open() {
-    this.#sort(remembered(this.#name));
+    this.#sort(getParameter(this.#name));
   }
 
   /**
@@ -215,13 +215,13 @@ export class Table {
   /** @param {number} at The column whose head was pressed: sorts by it, then the other way round, then not any more. */
   #press(at) {
     const [first, second] = waysOf(/** @type {Column} */ (this.#columns[at]));
-    const now = remembered(this.#name);
+    const now = getParameter(this.#name);
     this.#choose(now === first.order ? second.order : now === second.order ? "" : first.order);
   }
 
   /** @param {string} order As in the address. */
   #choose(order) {
-    remember(this.#name, order);
+    setParameter(this.#name, order);
     this.#sort(order);
   }
 

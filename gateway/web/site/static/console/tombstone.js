@@ -4,6 +4,7 @@
 
 import { announce, byId, part, setText } from "./elements.js";
 import { plural } from "./format.js";
+import { allMessages } from "./report.js";
 import { post } from "./requests.js";
 
 /** @typedef {import("./report.js").Report} Report */
@@ -79,10 +80,7 @@ export class Tombstone {
 function describe(report, topic, node) {
   const found = report?.topics.find(({ name }) => name === topic)?.parts.find((each) => each.node === node);
   const channels = found === undefined ? [] : [...found.channels.values()];
-  const messages = channels.reduce(
-    (sum, { depth, inFlight, deferred }) => sum + depth + inFlight + deferred,
-    found?.depth ?? 0,
-  );
+  const messages = channels.reduce((sum, counts) => sum + allMessages(counts), found?.depth ?? 0);
   const loss =
     found === undefined
       ? "all its messages"

@@ -4,6 +4,7 @@
 
 import { byId, part, setChildren, setText, setTone, stamp } from "./elements.js";
 import { count, plural, rate, shortCount } from "./format.js";
+import { sumOf } from "./report.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -77,7 +78,7 @@ class TopicEntry {
    * @returns {number} Number of channels created, or that would be: more than `most` if some are left out.
    */
   show(topic, isShown, nsqds, most) {
-    setText(this.#depth, shortCount(topic.channels.reduce((sum, { depth }) => sum + depth, topic.depth)));
+    setText(this.#depth, shortCount(sumOf(topic).depth));
     setText(this.#rate, topic.perSecond === null ? "–" : `${rate(topic.perSecond)}/s`);
     this.#paused.hidden = !topic.paused;
     this.#nodes.hidden = topic.nodes.length === nsqds;

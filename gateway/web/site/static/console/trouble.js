@@ -1,7 +1,7 @@
 /** PURE. Find the channels that fall behind, and say why. */
 
 import { duration, plural, shortCount } from "./format.js";
-import { allMessages, noCounts } from "./report.js";
+import { allMessages, keyOf, noCounts, sumOf } from "./report.js";
 
 /**
  * @typedef {import("./report.js").Report} Report
@@ -97,7 +97,7 @@ export function judgeTopics({ topics }, found) {
     else others.push(each);
   }
   const judged = topics.map((topic) => {
-    const depth = topic.channels.reduce((sum, channel) => sum + channel.depth, topic.depth);
+    const { depth } = sumOf(topic);
     const [why, tone] = reasonOfTopic(topic, behind.get(topic.name) ?? []);
     return { topic, depth, why, tone };
   });
@@ -129,14 +129,6 @@ function reasonOfTopic({ paused, channels }, behind) {
 function withoutChannels({ name, depth, paused }) {
   const channel = { ...noCounts(), name: "", depth, paused, nodes: 0 };
   return { topic: name, channel, growth: null, why: "no channels", tone: "warn" };
-}
-
-/**
- * @param {string} topic
- * @param {string} channel
- */
-export function keyOf(topic, channel) {
-  return `${topic}/${channel}`; // no name has a slash
 }
 
 /**
